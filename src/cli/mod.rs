@@ -1,0 +1,82 @@
+//! The command line: one file per command, arguments and glue only.
+
+pub mod completions;
+pub mod drill;
+pub mod explain;
+pub mod lab;
+pub mod serve;
+pub mod toxiproxy;
+pub mod validate;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+use crate::exit::{self, Exit};
+use crate::term::{ColorChoice, Term};
+
+const EXAMPLES: &str = "\
+Examples:
+  llmfo drill run region-outage          break a real path in the embedded lab and judge what the customer saw
+  llmfo validate policies/support.yaml   check a route policy
+  llmfo serve --policy policies/support.yaml --listen 127.0.0.1:8080
+";
+
+/// Know what your customers see when a model, a provider, an account or a region fails.
+#[derive(Parser, Debug)]
+#[command(name = "llmfo", version, about, after_help = format!("{EXAMPLES}\n{}", exit::HELP))]
+pub struct Cli {
+    /// When to use colour.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub color: ColorChoice,
+    /// Say less: errors and the verdict only.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Check a route policy: point at the line, say why and how to mend it.
+    Validate(validate::Args),
+    /// Explain a finding by its code, for example LF101.
+    Explain(explain::Args),
+    /// Run a policy as an OpenAI-compatible failover gateway.
+    Serve(serve::Args),
+    /// Break a real path, judge what the customer saw, restore.
+    Drill(drill::Args),
+    /// A laboratory on loopback: scripted providers, dependencies, a ticket system, a fault server.
+    Lab(lab::Args),
+    /// The embedded Toxiproxy-compatible fault server alone.
+    Toxiproxy(toxiproxy::Args),
+    /// Print shell completions.
+    Completions(completions::Args),
+}
+
+/// What every command gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Global {
+    /// Terminal facts.
+    pub term: Term,
+    /// `--quiet`.
+    pub quiet: bool,
+}
+
+/// Runs a parsed command line.
+///
+/// # Errors
+/// Expected ones, each with its exit code.
+pub fn run(cli: Cli) -> Result<Exit> {
+    let global = Global { term: Term::detect(cli.color), quiet: cli.quiet };
+    match cli.command {
+        Command::Validate(args) => validate::run(&global, args),
+        Command::Explain(args) => explain::run(&global, args),
+        Command::Serve(args) => serve::run(&global, args),
+        Command::Drill(args) => drill::run(&global, args),
+        Command::Lab(args) => lab::run(&global, args),
+        Command::Toxiproxy(args) => toxiproxy::run(&global, args),
+        Command::Completions(args) => completions::run(&global, args),
+    }
+}

@@ -1,0 +1,112 @@
+//! `[P]` The one versioned event enum: what the journal holds, what `/events` streams, what the dashboard reads.
+//! Own plain types; the gateway's driver turns the core's notes into these.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Version of the line format. Fields and variants are only added.
+pub const EVENT_FORMAT: u32 = 1;
+
+/// One line of a journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// Format version.
+    pub v: u32,
+    /// Sequence number in this process, without gaps.
+    pub seq: u64,
+    /// Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// Monotonic nanoseconds since process start.
+    pub mono_ns: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What happened. At most twenty variants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The gateway started.
+    Started {
+        /// Policy version.
+        policy: String,
+        /// SHA-256 of the policy file.
+        policy_sha256: String,
+        /// Seed of the core.
+        seed: u64,
+        /// Process id.
+        pid: u32,
+    },
+    /// A request is over. `record` is a decision record as JSON.
+    Decision {
+        /// Request id.
+        request: String,
+        /// Conversation, if the client said so.
+        conversation: Option<String>,
+        /// Turn, if known.
+        turn: Option<u64>,
+        /// The decision record.
+        record: Value,
+    },
+    /// A target's availability changed.
+    Availability {
+        /// Target by name.
+        target: String,
+        /// `serving`, `cooling`, `probing`, `benched`.
+        state: String,
+        /// Named reason.
+        reason: String,
+        /// For `cooling` and `benched`: how long from now.
+        for_ms: Option<u64>,
+    },
+    /// An attempt failed.
+    AttemptFailed {
+        /// Target by name.
+        target: String,
+        /// Class.
+        class: String,
+        /// Named reason.
+        reason: String,
+        /// It was a probe.
+        probe: bool,
+        /// Request id; absent for probes.
+        request: Option<String>,
+    },
+    /// A person must look at something.
+    Alert {
+        /// Target by name, if about one.
+        target: Option<String>,
+        /// Named reason.
+        reason: String,
+        /// In one sentence.
+        text: String,
+    },
+    /// A phase of a drill began (drill evidence only).
+    Phase {
+        /// `steady`, `inject`, `outage`, `restore`, `recovery`, `judge`.
+        phase: String,
+        /// More.
+        detail: String,
+    },
+    /// A fault was set or removed (drill evidence only).
+    Fault {
+        /// Path by name.
+        path: String,
+        /// What the application sees.
+        see: String,
+        /// `injected`, `restored`, `bit`.
+        state: String,
+    },
+    /// The core panicked and was rebuilt from the policy.
+    CoreRebuilt {
+        /// Requests that got a controlled error.
+        requests: u64,
+    },
+    /// The gateway drained and stopped.
+    Stopped {
+        /// Requests still open then.
+        open: u64,
+    },
+}

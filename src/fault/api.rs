@@ -1,0 +1,73 @@
+//! The JSON of a Toxiproxy-compatible server (API v2), shared by our client and our server, plus our extension under
+//! `/llmfo/v1`. Measured behaviour of the real server is in the tests.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Direction of a toxic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// Client to server.
+    Upstream,
+    /// Server to client.
+    #[default]
+    Downstream,
+}
+
+/// A toxic as the API shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Toxic {
+    /// Unique in its proxy.
+    pub name: String,
+    /// `latency`, `bandwidth`, `timeout`, `limit_data`, `reset_peer`; ours: `cut_after`, `connect_blackhole`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Direction.
+    pub stream: Stream,
+    /// Share of connections, 0..1.
+    pub toxicity: f32,
+    /// Whole numbers by name; `cut_after` also has a text `how`.
+    pub attributes: BTreeMap<String, Value>,
+}
+
+/// A proxy as the API shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proxy {
+    /// Unique.
+    pub name: String,
+    /// `host:port`.
+    pub listen: String,
+    /// `host:port`.
+    pub upstream: String,
+    /// Accepting.
+    pub enabled: bool,
+    /// Toxics, upstream ones first.
+    #[serde(default)]
+    pub toxics: Vec<Toxic>,
+}
+
+/// Live counters of one proxy (ours: `GET /llmfo/v1/counters` gives a map by proxy name).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Connections accepted since the proxy was made.
+    pub accepted: u64,
+    /// Connections open now.
+    pub open: u64,
+    /// Upstream dials that failed.
+    pub dial_failures: u64,
+    /// Connects that were black-holed (known for certain only when they are let in or time out; best effort).
+    pub blackholed: u64,
+    /// Bytes from clients, received from them.
+    pub up_received: u64,
+    /// Bytes to the upstream, sent on.
+    pub up_sent: u64,
+    /// Bytes from the upstream, received from it.
+    pub down_received: u64,
+    /// Bytes to clients, sent on.
+    pub down_sent: u64,
+    /// Connections that a toxic ended (cut, reset, timeout, limit).
+    pub ended_by_toxic: u64,
+}

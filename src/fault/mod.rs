@@ -1,0 +1,3 @@
+//! The fault layer: an async client for Toxiproxy-compatible servers, and an embedded server of our own.
+
+pub mod api;

@@ -1,0 +1,21 @@
+//! Parse, run, map to an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use llmfo::cli::{self, Cli};
+use llmfo::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let code = match std::panic::catch_unwind(|| cli::run(cli)) {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => {
+            let term = llmfo::term::Term::detect(llmfo::term::ColorChoice::Auto);
+            term.err(&format!("llmfo: {error}"));
+            error.exit
+        }
+        Err(_) => Exit::Bug,
+    };
+    ExitCode::from(code.code())
+}

@@ -1,0 +1,160 @@
+//! Rows of evidence that several modules share: what the client received, what the providers saw, what the ticket system
+//! recorded. All times are milliseconds since the anchor of the run (the drill's start), so that rows can be laid beside
+//! each other.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How one request ended, as the client saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// Streamed: `[DONE]` or a completing finish reason, then a clean end. Not streamed: a whole JSON answer.
+    Complete,
+    /// Streamed: the body ended cleanly with neither `[DONE]` nor a finish reason.
+    CleanWithoutFinish,
+    /// Streamed: ended by an SSE error event (rule R2).
+    ErrorEvent,
+    /// An HTTP error status.
+    HttpError,
+    /// The connection broke in mid-body.
+    Cut,
+    /// The connection could not be made, or broke before any response byte.
+    ConnectFailed,
+    /// The client gave up (its own limit, deadline plus grace).
+    GaveUp,
+    /// The body could not be read as what it claims to be.
+    Malformed,
+}
+
+/// A tool call as the client assembled it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolCallRow {
+    /// Its id as received.
+    pub id: String,
+    /// The function.
+    pub name: String,
+    /// The arguments text as received.
+    pub arguments: String,
+}
+
+/// One HTTP request of the customer application. A turn is one or more of them (tool results go back in the next one).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestRow {
+    /// Conversation id; also the marker inside the message text.
+    pub conversation: String,
+    /// 1-based turn: the number of user messages.
+    pub turn: u32,
+    /// 0-based request inside the turn.
+    pub step: u32,
+    /// What the customer wants.
+    pub intent: String,
+    /// Entry by name (`region-1`), or `target` for a foreign gateway.
+    pub entry: String,
+    /// Streamed or not.
+    pub stream: bool,
+    /// Drill phase in which it started: `steady`, `outage`, `recovery`, or a sub-phase.
+    pub phase: String,
+    /// When the load plan wanted it to start (open loop), and when it did.
+    pub due_ms: f64,
+    /// Start.
+    pub started_ms: f64,
+    /// First response byte.
+    pub headers_ms: Option<f64>,
+    /// First useful text: non-blank content, not role, ping, comment or reasoning.
+    pub useful_text_ms: Option<f64>,
+    /// First committing delta of any kind (content, refusal, complete tool call).
+    pub committed_ms: Option<f64>,
+    /// End.
+    pub ended_ms: f64,
+    /// How it ended.
+    pub end: End,
+    /// HTTP status, if any came.
+    pub status: Option<u16>,
+    /// Finish reason, if any came.
+    pub finish_reason: Option<String>,
+    /// `[DONE]` was seen.
+    pub done_marker: bool,
+    /// Error `code` or `type` of an error event or an error body.
+    pub error_code: Option<String>,
+    /// Number of SSE error events.
+    pub error_events: u32,
+    /// The text received.
+    pub text: String,
+    /// Tool calls received, complete or not.
+    pub tool_calls: Vec<ToolCallRow>,
+    /// `x-llmfo-target`, as the gateway says.
+    pub gateway_target: Option<String>,
+    /// `x-llmfo-attempts`, as the gateway says.
+    pub gateway_attempts: Option<u32>,
+    /// `x-llmfo-outcome`, as the gateway says.
+    pub gateway_outcome: Option<String>,
+    /// `x-llmfo-request-id`, as the gateway says.
+    pub gateway_request_id: Option<String>,
+    /// The turn is over with this request (answered, failed or given up).
+    pub last_of_turn: bool,
+    /// Names of the invariants that this answer broke (`schema`, `handoff`, `context`, `finish`); filled by the checks.
+    pub violations: Vec<String>,
+    /// Invariants that applied to this answer.
+    pub checked: Vec<String>,
+}
+
+/// One request as a scripted provider saw it: `GET /providers/<name>/log`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProviderRow {
+    /// Provider by name.
+    pub provider: String,
+    /// Conversation marker found in the message text.
+    pub conversation: Option<String>,
+    /// Number of user messages received.
+    pub turn: u32,
+    /// Tool results received.
+    pub tool_results: u32,
+    /// True if it was a probe (no marker).
+    pub probe: bool,
+    /// Arrival.
+    pub arrived_ms: f64,
+    /// First event or byte of the answer written.
+    pub first_byte_ms: Option<f64>,
+    /// First content or call fragment written.
+    pub first_token_ms: Option<f64>,
+    /// End: all written, or the peer was seen to leave.
+    pub ended_ms: Option<f64>,
+    /// Streamed or not.
+    pub stream: bool,
+    /// Events written so far (streams).
+    pub events_sent: u32,
+    /// Body bytes written after each event, cumulative: event n ends at `event_ends[n]` (streams).
+    pub event_ends: Vec<u64>,
+    /// The whole answer was written.
+    pub completed: bool,
+    /// The peer left before the end.
+    pub cancelled: bool,
+    /// The text it meant to send (whole).
+    pub text: String,
+    /// The tool calls it meant to send (whole).
+    pub tool_calls: Vec<ToolCallRow>,
+    /// A customer address, `ip:port` of the connection (to tell proxied from direct).
+    pub peer: String,
+}
+
+/// One effect in the system of record: `GET /tickets`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EffectRow {
+    /// Ticket number.
+    pub ticket: u64,
+    /// What the business would call the same action: conversation, turn and subject.
+    pub business_key: String,
+    /// `operation_id` argument, if any.
+    pub operation_id: Option<String>,
+    /// Tool-call id that led to it.
+    pub call_id: String,
+    /// Tool.
+    pub tool: String,
+    /// Arguments.
+    pub arguments: Value,
+    /// When.
+    pub at_ms: f64,
+    /// It was answered from an earlier effect with the same `operation_id`: no second effect.
+    pub repeated: bool,
+}

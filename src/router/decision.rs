@@ -1,0 +1,165 @@
+//! The decision record: everything that was decided about one request and why; and notes about targets.
+
+use serde::{Deserialize, Serialize};
+
+use super::classify::Class;
+use crate::policy::TargetId;
+use crate::units::Ts;
+
+/// Version of [`DecisionRecord`]. Fields are only added.
+pub const DECISION_FORMAT: u32 = 1;
+
+/// One dial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    /// Target by name.
+    pub target: String,
+    /// Why it was chosen: `first choice`, `after <target>: <reason>`, `reused connection failed` ...
+    pub why: String,
+    /// Class of its outcome.
+    pub class: Class,
+    /// Named reason of its outcome, from a closed list: `ok`, `refused`, `connect_timeout`, `first_token_timeout`, `status_503` ...
+    pub reason: String,
+    /// What remained of the deadline before the dial.
+    pub remaining_ms_before: u64,
+    /// Since arrival.
+    pub dialled_ms: f64,
+    /// Since arrival.
+    pub connected_ms: Option<f64>,
+    /// First sign of life, since arrival.
+    pub first_token_ms: Option<f64>,
+    /// Since arrival.
+    pub committed_ms: Option<f64>,
+    /// Since arrival.
+    pub ended_ms: f64,
+}
+
+/// A target that was not dialled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Target by name.
+    pub target: String,
+    /// Named reason: `open`, `benched`, `cooling`, `residency`, `pii`, `intent`, `capability_tools`, `quality_tier`, `no_time` ...
+    pub reason: String,
+    /// More, for people: `until 12.3 s`, `needs vision`.
+    pub detail: String,
+}
+
+/// How the request ended for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// A whole answer.
+    Answered,
+    /// A whole answer from another quality tier.
+    Degraded,
+    /// Handed to a human.
+    Handoff,
+    /// An honest refusal (nobody may, nobody can now).
+    Refused,
+    /// The target's own error, returned as it is.
+    ReturnedAsItIs,
+    /// The stream broke after commit; the client got a controlled error.
+    BrokenAfterCommit,
+    /// The client left.
+    ClientGone,
+}
+
+/// Where the time went, for the first failed attempt chain (RTO parts). Milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Dial of the first attempt until its failure was noticed; zero without a failure.
+    pub detection_ms: f64,
+    /// Failure noticed until the next dial began.
+    pub decision_ms: f64,
+    /// Dial of the answering attempt until it was connected.
+    pub dial_ms: f64,
+    /// Connected until its first committing delta.
+    pub first_token_ms: f64,
+}
+
+/// Everything that was decided about one request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecisionRecord {
+    /// [`DECISION_FORMAT`].
+    pub format: u32,
+    /// Route by name.
+    pub route: String,
+    /// Streamed or not.
+    pub stream: bool,
+    /// Intent as the client said it (bounded, printable).
+    pub intent: Option<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Target that answered, by name.
+    pub target: Option<String>,
+    /// Dials in order.
+    pub attempts: Vec<AttemptRecord>,
+    /// Targets passed over.
+    pub skipped: Vec<Skipped>,
+    /// Parts.
+    pub timings: Timings,
+    /// Arrival to the end of everything.
+    pub total_ms: f64,
+}
+
+/// What a target can do right now: computed in one place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Availability {
+    /// Takes traffic (the share is 1 until health and ramp are built).
+    Serving {
+        /// 0..1.
+        share: f64,
+    },
+    /// Takes none until then.
+    Cooling {
+        /// End of the cooldown.
+        until: Ts,
+        /// Named reason.
+        why: String,
+    },
+    /// Its probe is under way or due.
+    Probing,
+    /// Taken out until something changes.
+    Benched {
+        /// Next probe.
+        until: Ts,
+        /// Named reason.
+        why: String,
+    },
+}
+
+/// Something worth telling people.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// A target's availability changed.
+    Availability {
+        /// Which.
+        target: TargetId,
+        /// What it is now.
+        now: Availability,
+        /// Named reason of the change: `consecutive_failures`, `failure_ratio`, `rate_limited`, `probe_failed`, `probes_passed`,
+        /// `account_fault`, `place_fault` ...
+        reason: String,
+    },
+    /// An attempt failed before commit and another follows or not.
+    AttemptFailed {
+        /// Whom.
+        target: TargetId,
+        /// Class.
+        class: Class,
+        /// Named reason.
+        reason: String,
+        /// It was a probe.
+        probe: bool,
+    },
+    /// Something a person must look at: an account fault, a mismatch.
+    Alert {
+        /// About whom.
+        target: TargetId,
+        /// Named reason.
+        reason: String,
+        /// In one sentence, safe to print.
+        text: String,
+    },
+}
