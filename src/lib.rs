@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod cli;
+pub mod drill;
 pub mod error;
 pub mod event;
 pub mod exit;
