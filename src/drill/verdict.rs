@@ -74,7 +74,11 @@ pub enum Weight {
 
 /// Every finding code, what it weighs and what it means. Codes are fixed; they are only added.
 pub const CODES: &[(&str, Weight, &str)] = &[
-    ("no_failover", Weight::Failure, "a request that started after the cut failed before any useful byte, though the stand-in was well"),
+    (
+        "no_failover",
+        Weight::Failure,
+        "a request that started after the cut failed before any useful byte, though the stand-in was well",
+    ),
     ("truncated_as_success", Weight::Harm, "an answer that was cut off reached the client looking like a whole one"),
     ("spliced_answer", Weight::Harm, "one answer holds text of two attempts"),
     ("duplicate_effect", Weight::Harm, "the same business action is in the system of record twice"),
@@ -84,14 +88,26 @@ pub const CODES: &[(&str, Weight, &str)] = &[
     ("invented_text", Weight::Failure, "the client received text that no provider wrote"),
     ("altered_call", Weight::Failure, "a tool call reached the client with arguments that no provider wrote"),
     ("uncontrolled_break", Weight::Failure, "a stream broken after its first text did not end with one error event"),
-    ("lost_in_flight", Weight::Failure, "a request that was under way at the cut, nothing of it delivered, was not answered by the stand-in"),
+    (
+        "lost_in_flight",
+        Weight::Failure,
+        "a request that was under way at the cut, nothing of it delivered, was not answered by the stand-in",
+    ),
     ("failed_after_restore", Weight::Failure, "a request failed although the path had been restored"),
     ("recovery_exceeded", Weight::Failure, "useful answers were not back within the declared time"),
     ("failback_missed", Weight::Failure, "the primary did not answer again within the declared time after the restore"),
-    ("slow_failover", Weight::Failure, "too many requests took longer than their limits and the stand-in's own time explain"),
+    (
+        "slow_failover",
+        Weight::Failure,
+        "too many requests took longer than their limits and the stand-in's own time explain",
+    ),
     ("useful_text_slow", Weight::Failure, "the time to useful text is above what was declared"),
     ("schema_broken", Weight::Failure, "an answer broke its JSON schema"),
-    ("handoff_missed", Weight::Failure, "a customer who must reach a human did not, or one was handed off who must not be"),
+    (
+        "handoff_missed",
+        Weight::Failure,
+        "a customer who must reach a human did not, or one was handed off who must not be",
+    ),
     ("context_broken", Weight::Failure, "an answer forgot what the conversation had said"),
     ("finish_broken", Weight::Failure, "an answer ended with the wrong finish"),
     ("context_lost", Weight::Failure, "turns or tool results that the client knew did not reach the next provider"),
@@ -99,7 +115,11 @@ pub const CODES: &[(&str, Weight, &str)] = &[
     ("queue_exceeded", Weight::Failure, "more requests waited at once than declared"),
     ("attempts_exceeded", Weight::Failure, "a request was sent to providers more often than the route allows"),
     ("not_independent", Weight::Failure, "the stand-in's path used the broken region"),
-    ("excess_dials", Weight::Failure, "the broken region was dialled more often than the breaker, what was under way and the probes explain"),
+    (
+        "excess_dials",
+        Weight::Failure,
+        "the broken region was dialled more often than the breaker, what was under way and the probes explain",
+    ),
     ("steady_state_not_met", Weight::Invalid, "the path was not well before anything was broken"),
     ("fault_not_seen", Weight::Invalid, "the fault was set but nobody felt it"),
     ("stand_in_down", Weight::Invalid, "the stand-in itself was not well: its answers say nothing about failing over"),

@@ -80,9 +80,11 @@ impl Trace {
                 trace.superseded[i] =
                     rows[n + 1..].iter().any(|&j| (requests[j].turn, requests[j].step) == (row.turn, row.step));
                 // A step after the first one carries the results of the calls that the step before it received.
-                let before = rows[..n].iter().rev().map(|&j| &requests[j]).find(|b| {
-                    b.turn == row.turn && b.step + 1 == row.step && !b.tool_calls.is_empty()
-                });
+                let before = rows[..n]
+                    .iter()
+                    .rev()
+                    .map(|&j| &requests[j])
+                    .find(|b| b.turn == row.turn && b.step + 1 == row.step && !b.tool_calls.is_empty());
                 let repeat = rows[..n].iter().any(|&j| (requests[j].turn, requests[j].step) == (row.turn, row.step));
                 if let (Some(b), false) = (before, repeat) {
                     results += u32::try_from(b.tool_calls.len()).unwrap_or(u32::MAX);
@@ -117,6 +119,8 @@ pub(crate) mod tests {
             turn,
             step: 0,
             intent: "order".into(),
+            kind: "order".into(),
+            order_id: "A-1001".into(),
             entry: "region-1".into(),
             stream: true,
             phase: "outage".into(),
@@ -127,6 +131,7 @@ pub(crate) mod tests {
             committed_ms: Some(started_ms + 100.0),
             ended_ms: started_ms + 400.0,
             end: End::Complete,
+            end_detail: String::new(),
             status: Some(200),
             finish_reason: Some("stop".into()),
             done_marker: true,
@@ -157,7 +162,9 @@ pub(crate) mod tests {
             first_token_ms: Some(of.started_ms + 90.0),
             ended_ms: Some(of.started_ms + 390.0),
             stream: true,
+            head_bytes: 0,
             events_sent: 6,
+            events_to_last_token: 4,
             event_ends: Vec::new(),
             completed: true,
             cancelled: false,
