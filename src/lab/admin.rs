@@ -50,14 +50,13 @@ impl Admin {
             .merge(tickets)
     }
 
-    fn provider(&self, name: &str) -> Result<&Provider, Response> {
-        self.providers.iter().find(|p| p.name() == name).ok_or_else(|| {
-            let known: Vec<&str> = self.providers.iter().map(Provider::name).collect();
-            problem(
-                StatusCode::BAD_REQUEST,
-                &format!("no provider '{}'; there are {}", printable(name, 64), known.join(", ")),
-            )
-        })
+    fn provider(&self, name: &str) -> Option<&Provider> {
+        self.providers.iter().find(|p| p.name() == name)
+    }
+
+    fn unknown(&self, status: StatusCode, name: &str) -> Response {
+        let known: Vec<&str> = self.providers.iter().map(Provider::name).collect();
+        problem(status, &format!("no provider '{}'; there are {}", printable(name, 64), known.join(", ")))
     }
 }
 
@@ -70,17 +69,20 @@ async fn topology(State(admin): State<Admin>) -> Json<Topology> {
 }
 
 async fn log(State(admin): State<Admin>, Path(name): Path<String>) -> Response {
-    admin.provider(&name).map_or_else(|refusal| refusal, |p| Json(p.log()).into_response())
+    match admin.provider(&name) {
+        Some(provider) => Json(provider.log()).into_response(),
+        None => admin.unknown(StatusCode::NOT_FOUND, &name),
+    }
 }
 
 async fn clear_log(State(admin): State<Admin>, Path(name): Path<String>) -> Response {
-    admin.provider(&name).map_or_else(
-        |refusal| refusal,
-        |p| {
-            p.clear_log();
+    match admin.provider(&name) {
+        Some(provider) => {
+            provider.clear_log();
             StatusCode::NO_CONTENT.into_response()
-        },
-    )
+        }
+        None => admin.unknown(StatusCode::NOT_FOUND, &name),
+    }
 }
 
 async fn sabotaged(State(admin): State<Admin>) -> Response {
@@ -94,9 +96,8 @@ async fn sabotage(State(admin): State<Admin>, request: Result<Json<SabotageReque
         Ok(Json(request)) => request,
         Err(error) => return problem(StatusCode::BAD_REQUEST, &printable(&error.body_text(), 300)),
     };
-    let provider = match admin.provider(&request.provider) {
-        Ok(provider) => provider,
-        Err(refusal) => return refusal,
+    let Some(provider) = admin.provider(&request.provider) else {
+        return admin.unknown(StatusCode::BAD_REQUEST, &request.provider);
     };
     let Some(what) = Sabotage::named(&request.what) else {
         let known: Vec<&str> = Sabotage::ALL.iter().map(|(n, _)| *n).collect();
