@@ -40,6 +40,8 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod lab;
+pub mod load;
 pub mod measure;
 pub mod policy;
 pub mod router;

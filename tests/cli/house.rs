@@ -22,25 +22,34 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("telemetry", &["event", "measure"]),
     ("upstream", &["wire", "policy"]),
-    (
-        "gateway",
-        &["router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"],
-    ),
+    ("gateway", &["router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"]),
     ("fault", &["wire"]),
     ("load", &["wire", "upstream", "spec", "measure"]),
     ("lab", &["wire", "fault", "load", "policy", "spec", "measure"]),
-    (
-        "drill",
-        &[
-            "spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report",
-        ],
-    ),
+    ("drill", &["spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report"]),
     ("report", &["measure", "event"]),
     (
         "cli",
         &[
-            "exit", "diag", "term", "spec", "policy", "lint", "router", "wire", "check", "measure", "event", "telemetry",
-            "upstream", "gateway", "fault", "load", "lab", "drill", "report",
+            "exit",
+            "diag",
+            "term",
+            "spec",
+            "policy",
+            "lint",
+            "router",
+            "wire",
+            "check",
+            "measure",
+            "event",
+            "telemetry",
+            "upstream",
+            "gateway",
+            "fault",
+            "load",
+            "lab",
+            "drill",
+            "report",
         ],
     ),
     ("main", &["cli", "exit", "term"]),
@@ -49,8 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const OPEN_TO_ALL: &[&str] = &["units", "error", "assets"];
 
 /// Modules that decide and therefore touch nothing: no clock, input, output, async, environment or global randomness.
-const PURE: &[&str] =
-    &["diag", "spec", "policy", "lint", "router", "wire", "check", "measure", "event"];
+const PURE: &[&str] = &["diag", "spec", "policy", "lint", "router", "wire", "check", "measure", "event"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -140,7 +148,9 @@ fn modules_use_only_what_the_table_allows() {
             continue;
         }
         let Some(may) = allowed.get(module.as_str()) else {
-            wrong.push(format!("{module}: not in the table (add it to tests/cli/house.rs, with its reason in the crate doc)"));
+            wrong.push(format!(
+                "{module}: not in the table (add it to tests/cli/house.rs, with its reason in the crate doc)"
+            ));
             continue;
         };
         let code = code_of(&fs::read_to_string(&path).unwrap());

@@ -46,8 +46,17 @@ fn official_python_client() {
     let Some(python) = peer::program("Python with the openai package", "LLMFO_PYTHON") else { return };
     let lab = Service::start(&["lab", "up"]);
     let policy = lab.text("/policy");
-    let gateway =
-        Service::start(&["serve", "--policy", &policy, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--format", "json"]);
+    let gateway = Service::start(&[
+        "serve",
+        "--policy",
+        &policy,
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--format",
+        "json",
+    ]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/openai_client.py");
     let run = Command::new(python)
         .arg(script)
