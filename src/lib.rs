@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod cli;
+pub mod diag;
 pub mod drill;
 pub mod error;
 pub mod event;
@@ -46,6 +47,7 @@ pub mod measure;
 pub mod policy;
 pub mod report;
 pub mod router;
+pub mod spec;
 pub mod term;
 pub mod units;
 pub mod wire;

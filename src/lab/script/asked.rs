@@ -2,81 +2,7 @@
 
 use serde_json::Value;
 
-/// What the customer wants, as the marker says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A text that names the order number.
-    Order,
-    /// A JSON answer by schema.
-    Json,
-    /// A ticket is opened.
-    Ticket,
-    /// A human takes over.
-    Human,
-    /// The order number of the first message must still be known.
-    Recall,
-    /// A long text.
-    Long,
-}
-
-impl Kind {
-    /// Every kind with its name.
-    pub const ALL: [(&'static str, Kind); 6] = [
-        ("order", Kind::Order),
-        ("json", Kind::Json),
-        ("ticket", Kind::Ticket),
-        ("human", Kind::Human),
-        ("recall", Kind::Recall),
-        ("long", Kind::Long),
-    ];
-
-    /// By name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Kind> {
-        Kind::ALL.iter().find(|(n, _)| *n == name).map(|(_, k)| *k)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Kind::ALL.iter().find(|(_, k)| *k == self).map_or("order", |(n, _)| n)
-    }
-}
-
-/// `[c:<conversation> t:<turn> k:<kind>]`, found in the text of the last user message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marker {
-    /// Conversation.
-    pub conversation: String,
-    /// Turn as the customer counts it.
-    pub turn: u32,
-    /// Kind.
-    pub kind: Kind,
-}
-
-impl Marker {
-    /// The last marker in a text. A name longer than 128 bytes is none.
-    #[must_use]
-    pub fn find(text: &str) -> Option<Marker> {
-        let mut rest = text;
-        let mut found = None;
-        while let Some(start) = rest.find("[c:") {
-            rest = &rest[start + 3..];
-            if let Some(inside) = rest.find(']').map(|end| &rest[..end]) {
-                found = Marker::parse(inside).or(found);
-            }
-        }
-        found
-    }
-
-    fn parse(inside: &str) -> Option<Marker> {
-        let mut parts = inside.split(' ');
-        let conversation = parts.next().filter(|c| !c.is_empty() && c.len() <= 128)?.to_string();
-        let turn = parts.next()?.strip_prefix("t:")?.parse().ok()?;
-        let kind = Kind::named(parts.next()?.strip_prefix("k:")?)?;
-        parts.next().is_none().then_some(Marker { conversation, turn, kind })
-    }
-}
+use crate::load::marker::{Marker, order_in};
 
 /// What a request asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -189,13 +115,4 @@ fn text_of(content: Option<&Value>) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// The first order number in a text: `ORD-` and six digits.
-#[must_use]
-pub fn order_in(text: &str) -> Option<String> {
-    text.match_indices("ORD-").find_map(|(at, _)| {
-        let order = text.get(at..at + 10)?;
-        order.bytes().skip(4).all(|b| b.is_ascii_digit()).then(|| order.to_string())
-    })
 }

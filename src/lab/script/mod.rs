@@ -10,9 +10,10 @@ pub mod voice;
 
 use serde_json::{Map, Value, json};
 
-pub use asked::{Asked, Kind, Marker};
+pub use asked::Asked;
 pub use voice::Voice;
 
+use crate::load::marker::Kind;
 use crate::units::Rng;
 
 /// What is broken on purpose: `POST /sabotage`.

@@ -29,22 +29,11 @@ fn text(a: &Answer) -> String {
 }
 
 #[test]
-fn the_marker_is_read_where_it_is_well_formed() {
-    let m = Marker::find("x [c:a-7 t:3 k:json] y").unwrap();
-    assert_eq!((m.conversation.as_str(), m.turn, m.kind), ("a-7", 3, Kind::Json));
-    for bad in ["", "[c:a t:x k:json]", "[c:a t:1 k:what]", "[c: t:1 k:json]", "[c:a t:1 k:json more]", "[c:a t:1"] {
-        assert_eq!(Marker::find(bad), None, "{bad}");
-    }
-    assert_eq!(Marker::find("[c:a t:1 k:json] [c:b t:2 k:long]").unwrap().conversation, "b");
-}
-
-#[test]
 fn what_was_asked_is_read_from_the_messages() {
     let asked = Asked::read(&body("recall", 2)).unwrap();
     assert_eq!((asked.turn, asked.tool_results), (2, 0));
     assert_eq!(asked.order_id.as_deref(), Some("ORD-123456"));
     assert!(asked.offers("create_ticket") && !asked.offers("get_order"));
-    assert_eq!(asked::order_in("ORD-12 ORD-654321x"), Some("ORD-654321".into()));
     assert!(Asked::read(&json!({"messages": 1})).is_err());
 }
 
