@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod cli;
+pub mod diag;
 pub mod error;
 pub mod event;
 pub mod exit;
@@ -44,6 +45,7 @@ pub mod load;
 pub mod measure;
 pub mod policy;
 pub mod router;
+pub mod spec;
 pub mod term;
 pub mod units;
 pub mod wire;
