@@ -36,6 +36,7 @@
 
 pub mod cli;
 pub mod diag;
+pub mod drill;
 pub mod error;
 pub mod event;
 pub mod exit;

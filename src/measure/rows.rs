@@ -136,6 +136,10 @@ pub struct ProviderRow {
     pub head_bytes: u64,
     /// Events written so far (streams).
     pub events_sent: u32,
+    /// Events of the whole stream up to and including its last piece of content or of a call: what a client needs to have
+    /// everything but the finish (streams; zero: not known).
+    #[serde(default)]
+    pub events_to_last_token: u32,
     /// Body bytes written after each event, cumulative: event n ends at `event_ends[n]` (streams).
     pub event_ends: Vec<u64>,
     /// The whole answer was written.
