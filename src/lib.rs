@@ -45,6 +45,7 @@ pub mod lab;
 pub mod load;
 pub mod measure;
 pub mod policy;
+pub mod report;
 pub mod router;
 pub mod spec;
 pub mod term;

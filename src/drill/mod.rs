@@ -5,5 +5,6 @@
 
 pub mod evidence;
 pub mod judge;
+pub mod propose;
 pub mod report;
 pub mod verdict;

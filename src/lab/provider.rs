@@ -219,6 +219,7 @@ impl Provider {
             stream: asked.stream,
             head_bytes: 0,
             events_sent: 0,
+            events_to_last_token: 0,
             event_ends: Vec::new(),
             completed: false,
             cancelled: false,
@@ -238,6 +239,8 @@ impl Provider {
         keep: bool,
     ) -> Result<(), Gone> {
         let head = http::stream_head(keep);
+        let last_token = events.iter().rposition(|e| e.token).map_or(0, |place| place + 1);
+        self.with_row(row, |r| r.events_to_last_token = u32::try_from(last_token).unwrap_or(u32::MAX));
         let mut tokens = pace.tokens_ms.iter();
         let mut body_bytes = 0u64;
         for (n, event) in events.iter().enumerate() {

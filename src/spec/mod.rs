@@ -5,6 +5,7 @@
 
 mod check;
 pub mod document;
+pub mod drill;
 pub mod named;
 mod names;
 pub mod numbers;
