@@ -7,4 +7,5 @@ pub mod evidence;
 pub mod judge;
 pub mod propose;
 pub mod report;
+pub mod run;
 pub mod verdict;
