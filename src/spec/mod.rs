@@ -5,6 +5,7 @@
 
 mod check;
 pub mod document;
+pub mod drill;
 pub mod examples;
 pub mod named;
 pub mod names;
