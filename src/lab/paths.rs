@@ -21,6 +21,8 @@ pub struct Path {
 pub struct Paths {
     url: String,
     made: Vec<Path>,
+    /// The fault server outlives this process, so what was made is written down.
+    outside: bool,
 }
 
 impl Paths {
@@ -29,24 +31,12 @@ impl Paths {
     ///
     /// # Errors
     /// The server cannot be reached, refuses, or holds such a proxy.
-    pub async fn open(toxiproxy: &str, paths: Vec<Path>) -> Result<Paths> {
+    pub async fn open(toxiproxy: &str, outside: bool, paths: Vec<Path>) -> Result<Paths> {
         let url = toxiproxy.trim_end_matches('/').to_string();
-        let there = api::list(&url).await?;
-        let earlier = Claim::read(&url).filter(Claim::is_dead);
-        for proxy in there.iter().filter(|p| paths.iter().any(|path| path.name == p.name)) {
-            let ours = earlier.as_ref().is_some_and(|c| c.holds(&proxy.name, &proxy.listen, &proxy.upstream));
-            if !ours {
-                return Err(Expected::could_not(
-                    format!("{url} already has a proxy named {} that no dead lab has left there", proxy.name),
-                    "stop the lab that uses it, or delete it, or use another Toxiproxy",
-                ));
-            }
-            api::delete(&url, &proxy.name).await?;
+        if outside {
+            Paths::claim(&url, &paths).await?;
         }
-        let claimed = paths.iter().map(|p| (p.name.clone(), p.listen.clone(), p.upstream.clone())).collect();
-        // On disk before the first proxy is made, so that a lab that is killed leaves nothing unexplained.
-        Claim::ours(claimed).write(&url)?;
-        let mut open = Paths { url, made: Vec::new() };
+        let mut open = Paths { url, made: Vec::new(), outside };
         for path in paths {
             if let Err(error) = api::create(&open.url, &path).await {
                 // The first error is the one to tell.
@@ -56,6 +46,25 @@ impl Paths {
             open.made.push(path);
         }
         Ok(open)
+    }
+
+    /// Removes what a dead lab has left, refuses what somebody else has there, and writes down what will be made.
+    async fn claim(url: &str, paths: &[Path]) -> Result<()> {
+        let there = api::list(url).await?;
+        let earlier = Claim::read(url).filter(Claim::is_dead);
+        for proxy in there.iter().filter(|p| paths.iter().any(|path| path.name == p.name)) {
+            let ours = earlier.as_ref().is_some_and(|c| c.holds(&proxy.name, &proxy.listen, &proxy.upstream));
+            if !ours {
+                return Err(Expected::could_not(
+                    format!("{url} already has a proxy named {} that no dead lab has left there", proxy.name),
+                    "stop the lab that uses it, or delete it, or use another Toxiproxy",
+                ));
+            }
+            api::delete(url, &proxy.name).await?;
+        }
+        let claimed = paths.iter().map(|p| (p.name.clone(), p.listen.clone(), p.upstream.clone())).collect();
+        // On disk before the first proxy is made, so that a lab that is killed leaves nothing unexplained.
+        Claim::ours(claimed).write(url)
     }
 
     /// Deletes the proxies, and with them every toxic.
@@ -72,7 +81,9 @@ impl Paths {
             }
         }
         if left.is_empty() {
-            Claim::remove(&self.url);
+            if self.outside {
+                Claim::remove(&self.url);
+            }
             return Ok(());
         }
         Err(Expected::new(

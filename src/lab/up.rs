@@ -13,6 +13,7 @@ use super::provider::Provider;
 use super::tickets::Tickets;
 use super::topology::{DependencyAt, EntryAt, FORMAT, ProviderAt, REGIONS, TicketsAt, Topology, UpLine};
 use crate::error::{Expected, Result};
+use crate::fault::server::{self, Running};
 
 /// What `lab up` is told.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,7 @@ pub struct Lab {
     topology: Arc<Topology>,
     admin: String,
     paths: Paths,
+    fault: Option<Running>,
     _servers: Vec<Server>,
     _home: Home,
 }
@@ -112,15 +114,15 @@ impl Lab {
         let listener = build.ports.listener().await?;
         let tickets_at = TicketsAt { url: format!("http://{}", address(&listener)?) };
         build.servers.push(serve_router(listener, tickets.router()));
-        let (toxiproxy, embedded) = fault_server(options, &mut build).await?;
+        let (toxiproxy, fault) = fault_server(options, &mut build.ports).await?;
         let policy = write_policy(&home, &provider_rows)?;
-        let paths = Paths::open(&toxiproxy, build.paths).await?;
+        let paths = Paths::open(&toxiproxy, fault.is_none(), build.paths).await?;
         let topology = Arc::new(Topology {
             format: FORMAT,
             dir: home.path().display().to_string(),
             policy,
             toxiproxy,
-            embedded,
+            embedded: fault.is_some(),
             regions: REGIONS.iter().map(|(region, _)| (*region).to_string()).collect(),
             providers: provider_rows,
             dependencies,
@@ -131,7 +133,7 @@ impl Lab {
         let admin = format!("http://{}", address(&listener)?);
         let routes = Admin { topology: Arc::clone(&topology), providers, tickets }.router();
         build.servers.push(serve_router(listener, routes));
-        Ok(Lab { topology, admin, paths, _servers: build.servers, _home: home })
+        Ok(Lab { topology, admin, paths, fault, _servers: build.servers, _home: home })
     }
 
     /// What is where.
@@ -151,15 +153,21 @@ impl Lab {
     /// # Errors
     /// Exit 6 if something may be left on a fault server outside.
     pub async fn down(mut self) -> Result<()> {
-        self.paths.close().await
+        let Some(fault) = self.fault.take() else { return self.paths.close().await };
+        // Its proxies and faults end with it; it waits until the ports are free.
+        let ended = tokio::task::spawn_blocking(move || fault.shutdown()).await;
+        ended.map_err(|e| Expected::could_not(format!("the fault server did not end: {e}"), ""))
     }
 }
 
-async fn fault_server(options: &Options, _build: &mut Build) -> Result<(String, bool)> {
-    match &options.toxiproxy {
-        Some(url) => Ok((url.trim_end_matches('/').to_string(), false)),
-        None => Err(Expected::could_not("the embedded fault server is not there yet", "use --toxiproxy")),
+/// The fault server: (base URL of its API, the embedded one).
+async fn fault_server(options: &Options, ports: &mut Ports) -> Result<(String, Option<Running>)> {
+    if let Some(url) = &options.toxiproxy {
+        return Ok((url.trim_end_matches('/').to_string(), None));
     }
+    let settings = server::Options { seed: options.seed, ..server::Options::default() };
+    let running = server::start(ports.free().await?, settings)?;
+    Ok((running.url(), Some(running)))
 }
 
 fn write_policy(home: &Home, providers: &[ProviderAt]) -> Result<String> {
