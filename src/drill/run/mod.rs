@@ -1,6 +1,8 @@
 //! Carrying out a drill on real sockets.
 
 pub mod children;
+pub mod embedded;
+pub mod journal;
 pub mod lab;
 pub mod lock;
 pub mod signals;
