@@ -44,4 +44,5 @@ pub mod policy;
 pub mod router;
 pub mod term;
 pub mod units;
+pub mod upstream;
 pub mod wire;
