@@ -35,13 +35,19 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod cli;
+pub mod diag;
+pub mod drill;
 pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod lab;
+pub mod load;
 pub mod measure;
 pub mod policy;
+pub mod report;
 pub mod router;
+pub mod spec;
 pub mod term;
 pub mod units;
 pub mod upstream;

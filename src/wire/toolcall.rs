@@ -1,0 +1,137 @@
+//! Assembly of tool calls from fragments, per choice and call.
+//!
+//! Which call a fragment belongs to is not always said. In this order:
+//! 1. a fragment with an index belongs to the newest call that was sent under that index, unless it opens another one;
+//! 2. a fragment without an index belongs to the call with its id, else to the newest call of the choice;
+//! 3. it *opens* a call if there is none yet; if it has a name and an id that differs from the call's (two calls both sent
+//!    as index 0 are two calls); or, from servers that send no ids, if it has a name and the call is whole already (its
+//!    arguments are JSON) or has another name. A new id without a name continues a call: a call cannot begin without a name.
+
+use std::collections::BTreeMap;
+
+use super::chunk::CallFragment;
+use super::json;
+
+/// One call as assembled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Its id as received; empty if none came.
+    pub id: String,
+    /// The function; empty if none came.
+    pub name: String,
+    /// The arguments text as received. May be empty: valid, and to be read as `{}`.
+    pub arguments: String,
+}
+
+impl ToolCall {
+    /// The arguments are JSON, or empty (case B028).
+    #[must_use]
+    pub fn arguments_whole(&self) -> bool {
+        self.arguments.trim().is_empty() || json::is_whole(self.arguments.as_bytes())
+    }
+}
+
+/// Where a fragment went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The index under which the call must be known to the client.
+    pub index: u64,
+    /// It opened the call.
+    pub opened: bool,
+}
+
+/// The calls of one choice.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    calls: Vec<ToolCall>,
+    /// The index of each call as the client must see it.
+    indices: Vec<u64>,
+    /// The newest call under each index as sent.
+    newest: BTreeMap<u64, usize>,
+    /// The newest call of all.
+    last: Option<usize>,
+    bytes: usize,
+}
+
+impl Calls {
+    /// The calls so far, in the order in which they were opened.
+    #[must_use]
+    pub fn calls(&self) -> &[ToolCall] {
+        &self.calls
+    }
+
+    /// Bytes held by names, ids and arguments.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// At least one call, each with a name, and all arguments are JSON or empty.
+    #[must_use]
+    pub fn whole(&self) -> bool {
+        !self.calls.is_empty() && self.calls.iter().all(|c| !c.name.is_empty() && c.arguments_whole())
+    }
+
+    /// At least one call with a name.
+    #[must_use]
+    pub fn named(&self) -> bool {
+        self.calls.iter().any(|c| !c.name.is_empty())
+    }
+
+    /// Adds a fragment.
+    pub fn add(&mut self, fragment: &CallFragment) -> Placed {
+        let known = match fragment.index {
+            Some(index) => self.newest.get(&index).copied(),
+            None => fragment.id.as_ref().and_then(|id| self.calls.iter().rposition(|c| c.id == *id)).or(self.last),
+        };
+        let known = known.filter(|&n| !opens(&self.calls[n], fragment));
+        let (n, opened) = match known {
+            Some(n) => (n, false),
+            None => (self.open(fragment.index), true),
+        };
+        self.last = Some(n);
+        let call = &mut self.calls[n];
+        if call.id.is_empty()
+            && let Some(id) = &fragment.id
+        {
+            call.id.clone_from(id);
+            self.bytes += id.len();
+        }
+        if call.name.is_empty()
+            && let Some(name) = &fragment.name
+        {
+            call.name.clone_from(name);
+            self.bytes += name.len();
+        }
+        if let Some(arguments) = &fragment.arguments {
+            call.arguments.push_str(arguments);
+            self.bytes += arguments.len();
+        }
+        Placed { index: self.indices[n], opened }
+    }
+
+    fn open(&mut self, sent: Option<u64>) -> usize {
+        let free = self.indices.iter().max().map_or(0, |max| max.saturating_add(1));
+        let index = sent.filter(|i| !self.indices.contains(i)).unwrap_or(free);
+        let n = self.calls.len();
+        self.calls.push(ToolCall::default());
+        self.indices.push(index);
+        if let Some(sent) = sent {
+            self.newest.insert(sent, n);
+        }
+        n
+    }
+}
+
+/// The fragment cannot be a part of this call.
+fn opens(call: &ToolCall, fragment: &CallFragment) -> bool {
+    let Some(name) = &fragment.name else {
+        return false;
+    };
+    match &fragment.id {
+        Some(id) if !call.id.is_empty() => *id != call.id,
+        None if !call.id.is_empty() => false,
+        _ if call.name.is_empty() => false,
+        _ => *name != call.name || (!call.arguments.trim().is_empty() && call.arguments_whole()),
+    }
+}
