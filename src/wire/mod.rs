@@ -1,3 +1,33 @@
 //! `[P]` What is on the wire: OpenAI chat types (lenient, lossless), the SSE reader, the end states of a stream, tool-call
-//! assembly, error shapes.
+//! assembly, error shapes. How a stream is relayed is told in `docs/streams.md`.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod answer;
+pub mod chat;
+pub mod chunk;
+pub mod error;
+mod json;
+pub mod retry_after;
+mod rewrite;
+pub mod scrub;
+pub mod sse;
+pub mod stream;
+pub mod toolcall;
+
+pub use answer::{AnswerChoice, AnswerFacts, Transcript, read_answer};
+pub use chat::{BadRequest, ChatRequest};
+pub use error::ErrorObject;
+pub use scrub::Secrets;
+pub use sse::{SseError, SseEvent, SseReader};
+pub use stream::{
+    Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings, StreamState,
+};
+
+/// Tokens as the target counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Sent (`prompt_tokens`).
+    pub input_tokens: u64,
+    /// Received (`completion_tokens`).
+    pub output_tokens: u64,
+}

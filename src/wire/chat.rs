@@ -1,0 +1,588 @@
+//! Lenient, lossless reading of a request body.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use memchr::memchr2;
+
+use super::rewrite::Splice;
+use super::{error, json, rewrite};
+
+/// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
+pub const MAX_DEPTH: usize = 128;
+/// Longest value of a `metadata.llmfo_*` member that is read, in bytes.
+const MAX_LABEL_BYTES: usize = 512;
+/// Prefix of what a request says about itself in `metadata`.
+const LABEL_PREFIX: &str = "llmfo_";
+
+/// A chat request: what llmfo needs to know, beside the bytes as they came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatRequest {
+    body: Bytes,
+    model_at: Range<usize>,
+    /// Keys and values of all members.
+    spans: Vec<Span>,
+    metadata: Option<Metadata>,
+    /// Which members offer tools or speak about them.
+    tool_members: Vec<usize>,
+    messages_at: Option<Range<usize>>,
+    schema_at: Option<Range<usize>>,
+    /// `model`: a route's name.
+    pub model: String,
+    /// `stream`.
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    /// `max_completion_tokens`, else `max_tokens`.
+    pub max_output_tokens: Option<u64>,
+    /// `n`, at least 1.
+    pub choices: u32,
+    /// Names of the tools it offers, old `functions` included, in order.
+    pub tools: Vec<String>,
+    /// It has image parts.
+    pub images: bool,
+    /// It wants a JSON schema kept (`response_format.type` is `json_schema`).
+    pub json_schema: bool,
+    /// It wants it kept strictly (`strict: true` there or at a tool).
+    pub strict_schema: bool,
+    /// Messages of the user: the turn, where no header says it.
+    pub user_messages: u32,
+    /// Results of tool calls among the messages.
+    pub tool_results: u32,
+    /// `metadata.llmfo_*`, without the prefix: `intent`, `conversation`, `history_version` ...
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One message of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: String,
+    /// Its text; text parts are joined by a newline.
+    pub text: String,
+    /// It has an image part.
+    pub images: bool,
+    /// Ids of the tool calls it holds (assistant).
+    pub call_ids: Vec<String>,
+    /// The tool call it answers (tool).
+    pub tool_call_id: Option<String>,
+}
+
+/// Why a body is refused: status 400, in the words of an OpenAI error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BadRequest {
+    /// What is wrong. Holds no text of the request.
+    pub message: String,
+    /// Which parameter, if one.
+    pub param: Option<&'static str>,
+}
+
+impl BadRequest {
+    fn new(message: impl Into<String>, param: Option<&'static str>) -> BadRequest {
+        BadRequest { message: message.into(), param }
+    }
+
+    /// The error body.
+    #[must_use]
+    pub fn to_body(&self) -> Bytes {
+        error::error_body("invalid_request_error", Some("invalid_request"), &self.message, self.param, &[])
+    }
+}
+
+/// What to change when a request is sent to a target (rule R5). Everything else stays byte for byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Offer no tools (`tools`, `tool_choice`, `parallel_tool_calls`, `functions`, `function_call` are cut).
+    pub withhold_tools: bool,
+}
+
+impl ChatRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// If it is not UTF-8, not JSON, not an object, nested deeper than [`MAX_DEPTH`], has no usable `model`, or has a member
+    /// twice that llmfo reads: two readers may take different ones, and a filter must not be talked around.
+    pub fn parse(body: Bytes) -> Result<ChatRequest, BadRequest> {
+        let text = std::str::from_utf8(&body).map_err(|_| BadRequest::new("The request body is not UTF-8.", None))?;
+        check_depth(&body)?;
+        let mut read = Reading::default();
+        let mut all = Vec::new();
+        let is_object = json::members(text, |m| {
+            all.push((json::place(text, m.raw_key), json::place(text, m.value)));
+            read.member(text, &m);
+        });
+        if !is_object {
+            let what = if json::is_whole(&body) { "a JSON object" } else { "valid JSON" };
+            return Err(BadRequest::new(format!("The request body is not {what}."), None));
+        }
+        if let Some(twice) = read.twice {
+            return Err(BadRequest::new(format!("The request body has `{twice}` twice."), Some(twice)));
+        }
+        let Some((model, model_at)) = read.model else {
+            return Err(BadRequest::new("You must provide `model`, a string that is not empty.", Some("model")));
+        };
+        Ok(ChatRequest {
+            model_at,
+            spans: all.into_iter().filter_map(|(k, v)| Some((k?, v?))).collect(),
+            metadata: read.metadata,
+            tool_members: read.tool_members,
+            messages_at: read.messages_at,
+            schema_at: read.schema_at,
+            model,
+            stream: read.stream,
+            include_usage: read.include_usage,
+            max_output_tokens: read.max_completion_tokens.or(read.max_tokens),
+            choices: read.choices.unwrap_or(1),
+            tools: read.tools,
+            images: read.images,
+            json_schema: read.json_schema,
+            strict_schema: read.strict_schema,
+            user_messages: read.user_messages,
+            tool_results: read.tool_results,
+            labels: read.labels,
+            body,
+        })
+    }
+
+    /// The body as it came.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The body for a target: its model name, and `metadata.llmfo_*` gone (with `metadata`, if nothing else is in it). Every
+    /// other byte is as it came.
+    #[must_use]
+    pub fn rewrite(&self, model: &str) -> Bytes {
+        self.rewrite_with(model, Changes::default())
+    }
+
+    /// As [`ChatRequest::rewrite`], with more changes.
+    #[must_use]
+    pub fn rewrite_with(&self, model: &str, changes: Changes) -> Bytes {
+        let mut splices: Vec<Splice> = Vec::new();
+        if model != self.model {
+            splices.push((self.model_at.clone(), serde_json::Value::from(model).to_string()));
+        }
+        let mut drop = Vec::new();
+        if changes.withhold_tools {
+            drop.extend_from_slice(&self.tool_members);
+        }
+        let mut gone = Vec::new();
+        match &self.metadata {
+            // Only ours are in it: the target never asked for `metadata`, so it goes altogether.
+            Some(metadata) if metadata.only_ours => drop.push(metadata.member),
+            Some(metadata) => gone.clone_from(&metadata.cuts),
+            None => {}
+        }
+        gone.extend(cuts(&self.spans, |n| drop.contains(&n)));
+        splices.extend(gone.into_iter().map(|at| (at, String::new())));
+        if splices.is_empty() {
+            return self.body.clone();
+        }
+        rewrite::splice(&self.body, &splices)
+    }
+
+    /// The messages, read anew on each call. Empty if there are none that can be read.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message> {
+        let mut out = Vec::new();
+        json::elements(self.text_at(self.messages_at.as_ref()), |m| out.push(read_message(m)));
+        out
+    }
+
+    /// The text of the first system (or developer) message.
+    #[must_use]
+    pub fn system_text(&self) -> Option<String> {
+        self.messages().into_iter().find(|m| matches!(m.role.as_str(), "system" | "developer")).map(|m| m.text)
+    }
+
+    /// The JSON schema it wants kept.
+    #[must_use]
+    pub fn schema(&self) -> Option<serde_json::Value> {
+        self.schema_at.as_ref()?;
+        serde_json::from_str(self.text_at(self.schema_at.as_ref())).ok()
+    }
+
+    fn text_at(&self, at: Option<&Range<usize>>) -> &str {
+        at.and_then(|at| std::str::from_utf8(self.body.get(at.clone())?).ok()).unwrap_or_default()
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    seen: Vec<&'static str>,
+    members: usize,
+    twice: Option<&'static str>,
+    model: Option<(String, Range<usize>)>,
+    stream: bool,
+    include_usage: bool,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    choices: Option<u32>,
+    tools: Vec<String>,
+    tool_members: Vec<usize>,
+    images: bool,
+    json_schema: bool,
+    strict_schema: bool,
+    user_messages: u32,
+    tool_results: u32,
+    labels: BTreeMap<String, String>,
+    metadata: Option<Metadata>,
+    messages_at: Option<Range<usize>>,
+    schema_at: Option<Range<usize>>,
+}
+
+/// The key and the value of a member.
+type Span = (Range<usize>, Range<usize>);
+
+/// Where `metadata` is, and what to cut so that `llmfo_*` is gone from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Metadata {
+    /// Which member of the body it is.
+    member: usize,
+    /// Nothing but `llmfo_*` is in it.
+    only_ours: bool,
+    cuts: Vec<Range<usize>>,
+}
+
+/// The members of a body that llmfo reads.
+const READ: [&str; 14] = [
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "n",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "functions",
+    "function_call",
+    "response_format",
+    "metadata",
+    "messages",
+];
+
+impl Reading {
+    fn member(&mut self, body: &str, m: &json::Member<'_>) {
+        let place = self.members;
+        self.members += 1;
+        let key = m.key();
+        let Some(&name) = READ.iter().find(|name| **name == key) else {
+            return;
+        };
+        if self.seen.contains(&name) {
+            self.twice.get_or_insert(name);
+            return;
+        }
+        self.seen.push(name);
+        match name {
+            "model" => {
+                self.model =
+                    json::filled_text(m.value).filter(|model| !model.trim().is_empty()).zip(json::place(body, m.value));
+            }
+            "stream" => self.stream = m.value == "true",
+            "stream_options" => {
+                json::members(m.value, |o| {
+                    if o.key() == "include_usage" {
+                        self.include_usage = o.value == "true";
+                    }
+                });
+            }
+            "max_tokens" => self.max_tokens = json::unsigned(m.value),
+            "max_completion_tokens" => self.max_completion_tokens = json::unsigned(m.value),
+            "n" => self.choices = json::unsigned(m.value).and_then(|n| u32::try_from(n.max(1)).ok()),
+            "tools" => {
+                self.tool_members.push(place);
+                json::elements(m.value, |tool| self.tool(tool));
+            }
+            "functions" => {
+                self.tool_members.push(place);
+                json::elements(m.value, |function| self.function(function));
+            }
+            "tool_choice" | "parallel_tool_calls" | "function_call" => self.tool_members.push(place),
+            "response_format" => self.response_format(body, m.value),
+            "metadata" => self.metadata(body, place, m.value),
+            _ => {
+                self.messages_at = json::place(body, m.value);
+                json::elements(m.value, |message| self.message(message));
+            }
+        }
+    }
+
+    fn tool(&mut self, tool: &str) {
+        json::members(tool, |m| {
+            if m.key() == "function" {
+                self.function(m.value);
+            }
+        });
+    }
+
+    fn function(&mut self, function: &str) {
+        json::members(function, |m| match m.key().as_ref() {
+            "name" => self.tools.extend(json::filled_text(m.value)),
+            "strict" => self.strict_schema |= m.value == "true",
+            _ => {}
+        });
+    }
+
+    fn response_format(&mut self, body: &str, format: &str) {
+        json::members(format, |m| match m.key().as_ref() {
+            "type" => self.json_schema = m.value == "\"json_schema\"",
+            "json_schema" => {
+                json::members(m.value, |s| match s.key().as_ref() {
+                    "strict" => self.strict_schema |= s.value == "true",
+                    "schema" => self.schema_at = json::place(body, s.value),
+                    _ => {}
+                });
+            }
+            _ => {}
+        });
+    }
+
+    fn metadata(&mut self, body: &str, member: usize, metadata: &str) {
+        let mut spans = Vec::new();
+        let mut ours = Vec::new();
+        json::members(metadata, |m| {
+            let n = spans.len();
+            spans.push((json::place(body, m.raw_key), json::place(body, m.value)));
+            if let Some(label) = m.key().strip_prefix(LABEL_PREFIX) {
+                ours.push(n);
+                if self.labels.contains_key(label) {
+                    self.twice.get_or_insert("metadata");
+                } else if m.value.len() <= MAX_LABEL_BYTES {
+                    self.labels.extend(json::loose_text(m.value).map(|value| (label.to_owned(), value)));
+                }
+            }
+        });
+        let spans: Vec<Span> = spans.into_iter().filter_map(|(k, v)| Some((k?, v?))).collect();
+        let only_ours = !ours.is_empty() && ours.len() == spans.len();
+        self.metadata = Some(Metadata { member, only_ours, cuts: cuts(&spans, |n| ours.contains(&n)) });
+    }
+
+    fn message(&mut self, message: &str) {
+        json::members(message, |m| match m.key().as_ref() {
+            "role" => match m.value {
+                "\"user\"" => self.user_messages = self.user_messages.saturating_add(1),
+                "\"tool\"" | "\"function\"" => self.tool_results = self.tool_results.saturating_add(1),
+                _ => {}
+            },
+            "content" => {
+                json::elements(m.value, |part| {
+                    json::members(part, |p| self.images |= p.key() == "type" && is_image(p.value));
+                });
+            }
+            _ => {}
+        });
+    }
+}
+
+fn is_image(kind: &str) -> bool {
+    matches!(kind, "\"image_url\"" | "\"input_image\"" | "\"image\"")
+}
+
+fn read_message(message: &str) -> Message {
+    let mut out = Message::default();
+    json::members(message, |m| match m.key().as_ref() {
+        "role" => out.role = json::text(m.value).unwrap_or_default(),
+        "content" => {
+            if let Some(text) = json::text(m.value) {
+                out.text = text;
+            } else {
+                json::elements(m.value, |part| {
+                    json::members(part, |p| match p.key().as_ref() {
+                        "type" => out.images |= is_image(p.value),
+                        "text" => {
+                            if let Some(text) = json::text(p.value) {
+                                if !out.text.is_empty() {
+                                    out.text.push('\n');
+                                }
+                                out.text.push_str(&text);
+                            }
+                        }
+                        _ => {}
+                    });
+                });
+            }
+        }
+        "tool_calls" => {
+            json::elements(m.value, |call| {
+                json::members(call, |c| {
+                    if c.key() == "id" {
+                        out.call_ids.extend(json::text(c.value));
+                    }
+                });
+            });
+        }
+        "tool_call_id" => out.tool_call_id = json::text(m.value),
+        _ => {}
+    });
+    out
+}
+
+/// What to cut from an object so that some members are gone, commas included. `spans` are the members' keys and values.
+fn cuts(spans: &[Span], drop: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let mut out = Vec::new();
+    let mut kept_end: Option<usize> = None;
+    for (n, (key, value)) in spans.iter().enumerate() {
+        if !drop(n) {
+            kept_end = Some(value.end);
+            continue;
+        }
+        let next_kept = (n + 1..spans.len()).find(|&m| !drop(m));
+        match (next_kept, kept_end) {
+            // Up to the next member's key: the comma after goes too.
+            (Some(_), _) => out.push(key.start..spans[n + 1].0.start),
+            // The last ones: from the end of what is kept, so that the comma before goes too. Once is enough.
+            (None, Some(end)) => {
+                out.push(end..spans[spans.len() - 1].1.end);
+                break;
+            }
+            (None, None) => {
+                out.push(key.start..spans[spans.len() - 1].1.end);
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// Bounds the nesting, with a scan that takes no stack.
+fn check_depth(body: &[u8]) -> Result<(), BadRequest> {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(&byte) = body.get(at) {
+        at += 1;
+        match byte {
+            b'"' => {
+                while let Some(found) = memchr2(b'"', b'\\', &body[at..]) {
+                    let escape = body[at + found] == b'\\';
+                    at = (at + found + 1 + usize::from(escape)).min(body.len());
+                    if !escape {
+                        break;
+                    }
+                }
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    let message = format!("The request body is nested deeper than {MAX_DEPTH} levels.");
+                    return Err(BadRequest::new(message, None));
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(body: &str) -> ChatRequest {
+        ChatRequest::parse(Bytes::copy_from_slice(body.as_bytes())).unwrap()
+    }
+
+    fn refused(body: &[u8]) -> BadRequest {
+        ChatRequest::parse(Bytes::copy_from_slice(body)).unwrap_err()
+    }
+
+    #[test]
+    fn facts_are_read() {
+        let request = parse(
+            r#"{"model":"support-chat","stream":true,"stream_options":{"include_usage":true},"n":2,"max_tokens":9,
+            "max_completion_tokens":400,
+            "tools":[{"type":"function","function":{"name":"get_order","parameters":{}}},{"type":"function","function":{"name":"create_ticket","strict":true}}],
+            "response_format":{"type":"json_schema","json_schema":{"name":"o","schema":{"type":"object"}}},
+            "metadata":{"llmfo_intent":"order_status","llmfo_turn":3,"own":"x"},
+            "messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"},
+              {"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"get_order","arguments":"{}"}}]},
+              {"role":"tool","tool_call_id":"call_1","content":"{}"},
+              {"role":"user","content":[{"type":"text","text":"what"},{"type":"image_url","image_url":{"url":"data:,"}},{"type":"text","text":"is it"}]}]}"#,
+        );
+        assert_eq!(request.model, "support-chat");
+        assert!(request.stream && request.include_usage && request.images);
+        assert!(request.json_schema && request.strict_schema);
+        assert_eq!((request.choices, request.max_output_tokens), (2, Some(400)));
+        assert_eq!(request.tools, ["get_order", "create_ticket"]);
+        assert_eq!((request.user_messages, request.tool_results), (2, 1));
+        assert_eq!(request.labels["intent"], "order_status");
+        assert_eq!(request.labels["turn"], "3");
+        assert_eq!(request.labels.len(), 2);
+        assert_eq!(request.system_text().unwrap(), "Be brief.");
+        assert_eq!(request.schema().unwrap()["type"], "object");
+        let messages = request.messages();
+        assert_eq!(messages[2].call_ids, ["call_1"]);
+        assert_eq!(messages[3].tool_call_id.as_deref(), Some("call_1"));
+        assert_eq!((messages[4].text.as_str(), messages[4].images), ("what\nis it", true));
+    }
+
+    #[test]
+    fn only_the_model_changes() {
+        let body = "{ \"seed\": 1e2, \"model\" :\"a\", \"temperature\":0.10,\n \"messages\":[{\"role\":\"user\",\"content\":\"\\u00e9 model\"}], \"unknown\":{\"model\":\"a\"} }";
+        let out = parse(body).rewrite("b\"c");
+        assert_eq!(out, body.replacen("\"a\"", "\"b\\\"c\"", 1).as_bytes());
+        assert_eq!(parse(body).rewrite("a"), body.as_bytes());
+    }
+
+    #[test]
+    fn labels_and_withheld_tools_are_cut_with_their_commas() {
+        let with = |middle: &str| format!("{{\"model\":\"m\",{middle}\"n\":1}}");
+        let out = |body: &str| String::from_utf8(parse(body).rewrite("m").to_vec()).unwrap();
+        assert_eq!(out(&with(r#""metadata":{"llmfo_intent":"x","a":"1"},"#)), with(r#""metadata":{"a":"1"},"#));
+        assert_eq!(
+            out(&with(r#""metadata":{"a":"1","llmfo_intent":"x", "llmfo_turn":"2"},"#)),
+            with(r#""metadata":{"a":"1"},"#)
+        );
+        assert_eq!(
+            out(&with(r#""metadata":{"llmfo_a":"1","b":"2","llmfo_c":"3","d":"4","llmfo_e":"5"},"#)),
+            with(r#""metadata":{"b":"2","d":"4"},"#)
+        );
+        assert_eq!(out(&with(r#""metadata": {"llmfo_\u0069ntent":"x"},"#)), with(""));
+        assert_eq!(out(&with(r#""metadata": {},"#)), with(r#""metadata": {},"#));
+        assert_eq!(out(r#"{"model":"m","metadata":{"llmfo_a":"b"}}"#), r#"{"model":"m"}"#);
+
+        let both = r#"{"model":"m","tools":[1],"metadata":{"llmfo_a":"b"},"tool_choice":"auto"}"#;
+        let cut = parse(both).rewrite_with("x", Changes { withhold_tools: true });
+        assert_eq!(cut, r#"{"model":"x"}"#.as_bytes());
+        let first = r#"{"tools":[1],"metadata":{"llmfo_a":"b"},"model":"m"}"#;
+        assert_eq!(parse(first).rewrite_with("m", Changes { withhold_tools: true }), r#"{"model":"m"}"#.as_bytes());
+    }
+
+    #[test]
+    fn bad_bodies_are_refused_in_plain_words() {
+        for (body, says) in [
+            (&b"{"[..], "not valid JSON"),
+            (b"[]", "not a JSON object"),
+            (b"\"x\"", "not a JSON object"),
+            (b"", "not valid JSON"),
+            (b"{\"model\":\"a\"} {}", "not valid JSON"),
+            (b"{\"model\":\"\xff\"}", "not UTF-8"),
+            (b"{\"messages\":[]}", "`model`"),
+            (b"{\"model\":7}", "`model`"),
+            (b"{\"model\":\" \"}", "`model`"),
+            (b"{\"model\":\"a\",\"model\":\"b\"}", "twice"),
+            (b"{\"model\":\"a\",\"mode\\u006c\":\"b\"}", "twice"),
+            (b"{\"model\":\"a\",\"metadata\":{\"llmfo_data\":\"personal\",\"llmfo_data\":\"none\"}}", "twice"),
+        ] {
+            let error = refused(body);
+            assert!(error.message.contains(says), "{}: {}", String::from_utf8_lossy(body), error.message);
+            let text: serde_json::Value = serde_json::from_slice(&error.to_body()).unwrap();
+            assert_eq!(text["error"]["type"], "invalid_request_error");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_strings_do_not_count() {
+        let nested = |n: usize| format!("{{\"model\":\"a\",\"x\":{}1{}}}", "[".repeat(n), "]".repeat(n));
+        parse(&nested(MAX_DEPTH - 1));
+        assert!(refused(nested(MAX_DEPTH).as_bytes()).message.contains("nested deeper"));
+        assert!(refused("[".repeat(100_000).as_bytes()).message.contains("nested deeper"));
+        parse(&format!("{{\"model\":\"a\",\"x\":\"\\\"{}\"}}", "[".repeat(5000)));
+    }
+}

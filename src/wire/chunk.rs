@@ -1,0 +1,242 @@
+//! Lenient reading of one `chat.completion.chunk`. Odd shapes are never an error as long as the data is a JSON object: what
+//! is not understood is not there, and what is relayed stays as it came.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::error::{self, ErrorObject};
+use super::{Secrets, Usage, json};
+
+/// What one chunk says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chunk {
+    /// A top-level error (also one inside a choice), whatever else the chunk holds.
+    pub error: Option<ErrorObject>,
+    /// Its choices. Empty for filter results and usage.
+    pub choices: Vec<Choice>,
+    /// Tokens, if it says so.
+    pub usage: Option<Usage>,
+    /// The model that answers, as it names itself.
+    pub model: Option<String>,
+    /// `system_fingerprint`.
+    pub fingerprint: Option<String>,
+}
+
+/// One choice of a chunk.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// Its index; without one, its place in the list.
+    pub index: u64,
+    /// What it adds.
+    pub delta: Delta,
+    /// Why it ended. An empty string counts as none.
+    pub finish_reason: Option<String>,
+}
+
+/// What a chunk adds to a choice. Empty strings count as nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delta {
+    /// Who speaks.
+    pub role: Option<String>,
+    /// Text.
+    pub content: Option<String>,
+    /// Text of a refusal.
+    pub refusal: Option<String>,
+    /// Thoughts (`reasoning_content`, `reasoning`, `reasoning_details`, `thinking`), or the mere fact that there are some.
+    pub reasoning: Option<String>,
+    /// Spoken output, which this reader does not look into.
+    pub audio: bool,
+    /// Fragments of tool calls.
+    pub tool_calls: Vec<CallFragment>,
+}
+
+/// A fragment of a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallFragment {
+    /// Its index as sent.
+    pub index: Option<u64>,
+    /// Where the index stands in the chunk's data.
+    pub index_at: Option<Range<usize>>,
+    /// Where the fragment's object begins in the chunk's data (its opening brace).
+    pub object_at: Option<usize>,
+    /// Its id, if not empty.
+    pub id: Option<String>,
+    /// Its function's name, if not empty.
+    pub name: Option<String>,
+    /// A piece of its arguments. An object (instead of a string) is taken as it is written.
+    pub arguments: Option<String>,
+    /// It came as the old `function_call`.
+    pub legacy: bool,
+}
+
+impl Chunk {
+    /// Reads the data of one event.
+    ///
+    /// # Errors
+    /// If it is not a JSON object; says what it is, in a few words.
+    pub fn read(data: &[u8], secrets: &Secrets) -> Result<Chunk, &'static str> {
+        let (text, spans) = match String::from_utf8_lossy(data) {
+            Cow::Borrowed(text) => (Cow::Borrowed(text), true),
+            // Not UTF-8: read with U+FFFD in the place of what is broken. Places in it mean nothing for the original.
+            Cow::Owned(text) => (Cow::Owned(text), false),
+        };
+        let mut chunk = Chunk::default();
+        let mut bare = BareError::default();
+        let base = text.as_ref();
+        let is_object = json::members(base, |m| match m.key().as_ref() {
+            "error" => chunk.error = error::from_member(m.value, secrets),
+            "choices" => {
+                bare.choices = true;
+                json::elements(m.value, |value| {
+                    let place = chunk.choices.len() as u64;
+                    let (choice, error) = read_choice(value, place, if spans { base } else { "" }, secrets);
+                    chunk.choices.push(choice);
+                    if chunk.error.is_none() {
+                        chunk.error = error;
+                    }
+                });
+            }
+            "usage" => chunk.usage = read_usage(m.value),
+            "model" => chunk.model = json::filled_text(m.value),
+            "system_fingerprint" => chunk.fingerprint = json::filled_text(m.value),
+            "object" => bare.object_is_error = m.value == "\"error\"",
+            "detail" => bare.detail = true,
+            _ => {}
+        });
+        if !is_object {
+            return Err(if json::is_whole(base.as_bytes()) {
+                "the data of an event is not an object"
+            } else {
+                "the data of an event is not JSON"
+            });
+        }
+        if chunk.error.is_none() && (bare.object_is_error || bare.detail && !bare.choices) {
+            chunk.error = Some(ErrorObject::read(200, base.as_bytes(), secrets));
+        }
+        Ok(chunk)
+    }
+
+    /// It holds usage and no choice: a client that did not ask for usage does not expect it (case B023).
+    #[must_use]
+    pub fn is_usage_only(&self) -> bool {
+        self.usage.is_some() && self.choices.is_empty()
+    }
+}
+
+/// Error objects that some servers send without the `error` member.
+#[derive(Default)]
+struct BareError {
+    choices: bool,
+    object_is_error: bool,
+    detail: bool,
+}
+
+fn read_choice(value: &str, place: u64, base: &str, secrets: &Secrets) -> (Choice, Option<ErrorObject>) {
+    let mut choice = Choice { index: place, ..Choice::default() };
+    let mut error = None;
+    json::members(value, |m| match m.key().as_ref() {
+        "index" => choice.index = json::unsigned(m.value).unwrap_or(place),
+        "delta" => choice.delta = read_delta(m.value, base),
+        "finish_reason" => choice.finish_reason = json::filled_text(m.value),
+        "error" => error = error::from_member(m.value, secrets),
+        _ => {}
+    });
+    (choice, error)
+}
+
+/// Reads a delta, or the message of a whole answer, which has the same members. Places are relative to `base`.
+pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
+    let mut delta = Delta::default();
+    json::members(value, |m| match m.key().as_ref() {
+        "role" => delta.role = json::filled_text(m.value),
+        "content" => read_content(m.value, &mut delta),
+        "refusal" => delta.refusal = json::filled_text(m.value),
+        "reasoning_content" | "reasoning" | "reasoning_details" | "thinking" => read_reasoning(m.value, &mut delta),
+        "audio" => delta.audio = m.value.starts_with('{') && m.value.len() > 2,
+        "tool_calls" => {
+            let one = |call: &str| read_call(call, base);
+            if !json::elements(m.value, |call| delta.tool_calls.push(one(call))) && m.value.starts_with('{') {
+                delta.tool_calls.push(one(m.value));
+            }
+        }
+        "function_call" if m.value.starts_with('{') => {
+            let mut call = CallFragment { legacy: true, ..CallFragment::default() };
+            read_function(m.value, &mut call);
+            delta.tool_calls.push(call);
+        }
+        _ => {}
+    });
+    delta
+}
+
+/// Text, or a list of parts (some models send thoughts and text that way).
+fn read_content(value: &str, delta: &mut Delta) {
+    let mut add = |to_reasoning: bool, text: String| {
+        let into = if to_reasoning { &mut delta.reasoning } else { &mut delta.content };
+        into.get_or_insert_default().push_str(&text);
+    };
+    if let Some(text) = json::filled_text(value) {
+        add(false, text);
+        return;
+    }
+    json::elements(value, |part| {
+        let (mut thinking, mut text) = (false, None);
+        json::members(part, |m| match m.key().as_ref() {
+            "type" => thinking = matches!(m.value, "\"thinking\"" | "\"reasoning\""),
+            "text" => text = json::filled_text(m.value),
+            "thinking" => text = Some(json::filled_text(m.value).unwrap_or_else(|| m.value.to_owned())),
+            _ => {}
+        });
+        if let Some(text) = text {
+            add(thinking, text);
+        }
+    });
+}
+
+fn read_reasoning(value: &str, delta: &mut Delta) {
+    let text = match value.as_bytes().first() {
+        Some(b'"') => json::filled_text(value),
+        // A structure: that there are thoughts is all that counts here.
+        Some(b'{' | b'[') if value.len() > 2 => Some(String::new()),
+        _ => None,
+    };
+    if let Some(text) = text {
+        delta.reasoning.get_or_insert_default().push_str(&text);
+    }
+}
+
+fn read_call(value: &str, base: &str) -> CallFragment {
+    let mut call = CallFragment { object_at: json::place(base, value).map(|r| r.start), ..CallFragment::default() };
+    json::members(value, |m| match m.key().as_ref() {
+        "index" => {
+            call.index = json::unsigned(m.value);
+            call.index_at = json::place(base, m.value);
+        }
+        "id" => call.id = json::loose_text(m.value).filter(|id| !id.is_empty()),
+        "function" => read_function(m.value, &mut call),
+        _ => {}
+    });
+    call
+}
+
+fn read_function(value: &str, call: &mut CallFragment) {
+    json::members(value, |m| match m.key().as_ref() {
+        "name" => call.name = json::filled_text(m.value),
+        "arguments" => {
+            call.arguments = if m.value.starts_with('{') { Some(m.value.to_owned()) } else { json::text(m.value) };
+        }
+        _ => {}
+    });
+}
+
+/// Reads a `usage` object. `None` if it is null or has no count.
+pub(crate) fn read_usage(value: &str) -> Option<Usage> {
+    let (mut input, mut output) = (None, None);
+    json::members(value, |m| match m.key().as_ref() {
+        "prompt_tokens" => input = json::unsigned(m.value),
+        "completion_tokens" => output = json::unsigned(m.value),
+        _ => {}
+    });
+    (input.is_some() || output.is_some())
+        .then(|| Usage { input_tokens: input.unwrap_or(0), output_tokens: output.unwrap_or(0) })
+}

@@ -1,0 +1,186 @@
+//! Error shapes: reading whatever a provider sends, and building what a client of the OpenAI API understands.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::scrub::Secrets;
+use crate::units::printable;
+
+/// Longest `type`, `code` and `param` kept, in characters.
+const MAX_WORD_CHARS: usize = 80;
+/// Longest message kept, in characters.
+const MAX_MESSAGE_CHARS: usize = 1000;
+/// A delay named in a body is at most a hint; longer ones are this long.
+const MAX_HINT: Duration = Duration::from_secs(3600);
+
+/// An error as a provider told it, scrubbed and bounded: safe to log and to send on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ErrorObject {
+    /// The HTTP status; 200 for an error object inside a success.
+    pub status: u16,
+    /// It is an API's error object (and not a proxy's page, a framework's text or nothing at all).
+    pub openai_shape: bool,
+    /// `type` (or `status`, where a provider names it so), lower case; empty if absent.
+    pub kind: String,
+    /// `code`, lower case, also if it came as a number; empty if absent.
+    pub code: String,
+    /// `param`; empty if absent.
+    pub param: String,
+    /// `message`; for a body without one, what kind of body it was. Never the text of an HTML page.
+    pub message: String,
+    /// A delay named in the body: a hint, for when no header says it (case B098). At most an hour.
+    pub retry_after_hint: Option<Duration>,
+}
+
+impl ErrorObject {
+    /// Reads an error body of any shape.
+    #[must_use]
+    pub fn read(status: u16, body: &[u8], secrets: &Secrets) -> ErrorObject {
+        let mut out = match serde_json::from_slice::<Value>(body) {
+            Ok(value) => from_value(&value, secrets),
+            Err(_) => ErrorObject { message: describe(body, secrets), ..ErrorObject::default() },
+        };
+        out.status = status;
+        out
+    }
+
+    /// The error object as a client gets it.
+    #[must_use]
+    pub fn to_body(&self) -> Bytes {
+        let or = |text: &str, other: &'static str| if text.is_empty() { other.to_owned() } else { text.to_owned() };
+        error_body(
+            &or(&self.kind, "upstream_error"),
+            (!self.code.is_empty()).then_some(self.code.as_str()),
+            &or(&self.message, "the model provider refused the request without saying why"),
+            (!self.param.is_empty()).then_some(self.param.as_str()),
+            &[],
+        )
+    }
+}
+
+/// The value of an `error` member. `None` if it says that there is none (`null`, `false`, empty).
+pub(crate) fn from_member(value: &str, secrets: &Secrets) -> Option<ErrorObject> {
+    if matches!(value, "null" | "false" | "\"\"" | "{}" | "[]") {
+        return None;
+    }
+    let value = serde_json::from_str::<Value>(value).unwrap_or(Value::Bool(true));
+    let mut wrapped = Map::new();
+    wrapped.insert("error".to_owned(), value);
+    let mut out = from_value(&Value::Object(wrapped), secrets);
+    out.status = 200;
+    Some(out)
+}
+
+fn from_value(value: &Value, secrets: &Secrets) -> ErrorObject {
+    let value = match value {
+        // Some send a list with one element.
+        Value::Array(list) => list.first().unwrap_or(value),
+        other => other,
+    };
+    let inner = value.get("error").unwrap_or(value);
+    let text = |key: &str| inner.get(key).or_else(|| value.get(key)).and_then(loose).unwrap_or_default();
+    let word = |text: &str| printable(&secrets.scrub(text), MAX_WORD_CHARS);
+    let is_object_of_api = value.get("error").is_some_and(|e| e.get("message").is_some() || e.get("code").is_some())
+        || value.get("object").and_then(Value::as_str) == Some("error");
+    let message = match inner {
+        Value::String(s) => s.clone(),
+        _ => [text("message"), text("detail"), text("msg"), text("error_description")]
+            .into_iter()
+            .find(|t| !t.is_empty())
+            .unwrap_or_default(),
+    };
+    let kind = Some(text("type")).filter(|t| !t.is_empty() && t != "error").unwrap_or_else(|| text("status"));
+    ErrorObject {
+        status: 0,
+        openai_shape: is_object_of_api,
+        kind: word(&kind).to_lowercase(),
+        code: word(&text("code")).to_lowercase(),
+        param: word(&text("param")),
+        message: printable(&secrets.scrub(&message), MAX_MESSAGE_CHARS),
+        retry_after_hint: inner.get("retry_after").or_else(|| value.get("retry_after")).and_then(hint),
+    }
+}
+
+fn loose(value: &Value) -> Option<String> {
+    match value {
+        Value::String(s) => Some(s.clone()),
+        Value::Number(n) => Some(n.to_string()),
+        Value::Null | Value::Bool(_) => None,
+        Value::Array(_) | Value::Object(_) => Some(value.to_string()),
+    }
+}
+
+fn hint(value: &Value) -> Option<Duration> {
+    let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    (seconds.is_finite() && seconds >= 0.0)
+        .then(|| Duration::try_from_secs_f64(seconds).unwrap_or(MAX_HINT).min(MAX_HINT))
+}
+
+/// What a body that is not JSON is. The text of a page is for nobody's eyes (cases B068, B069).
+fn describe(body: &[u8], secrets: &Secrets) -> String {
+    let body = body.trim_ascii();
+    if body.is_empty() {
+        return String::new();
+    }
+    if looks_like_html(body) {
+        return "an HTML page instead of an error object".to_owned();
+    }
+    let head = &body[..body.len().min(4 * MAX_MESSAGE_CHARS)];
+    match std::str::from_utf8(head) {
+        Ok(text) => printable(&secrets.scrub(text), 300),
+        Err(e) if e.valid_up_to() + 4 > head.len() => {
+            printable(&secrets.scrub(&String::from_utf8_lossy(&head[..e.valid_up_to()])), 300)
+        }
+        Err(_) => "a body that is not text instead of an error object".to_owned(),
+    }
+}
+
+/// The first sign of life of an HTML (or XML) page.
+pub(crate) fn looks_like_html(body: &[u8]) -> bool {
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    body.trim_ascii_start().first() == Some(&b'<')
+}
+
+/// An error body in OpenAI shape. `extra` members stand beside `message` and may not replace it.
+#[must_use]
+pub fn error_body(
+    kind: &str,
+    code: Option<&str>,
+    message: &str,
+    param: Option<&str>,
+    extra: &[(&str, Value)],
+) -> Bytes {
+    let mut error = Map::new();
+    error.insert("message".to_owned(), json!(message));
+    error.insert("type".to_owned(), json!(kind));
+    error.insert("param".to_owned(), json!(param));
+    error.insert("code".to_owned(), json!(code));
+    for (key, value) in extra {
+        error.entry((*key).to_owned()).or_insert_with(|| value.clone());
+    }
+    Bytes::from(json!({ "error": error }).to_string())
+}
+
+/// The one event that ends a stream which broke after commit (rule R2). No `[DONE]` follows it.
+#[must_use]
+pub fn sse_error_event(
+    code: &str,
+    message: &str,
+    request_id: &str,
+    retry_safe: bool,
+    tool_calls_delivered: bool,
+) -> Bytes {
+    let extra = [
+        ("request_id", json!(request_id)),
+        ("retry_safe", json!(retry_safe)),
+        ("tool_calls_delivered", json!(tool_calls_delivered)),
+    ];
+    let body = error_body("stream_broken", Some(code), message, None, &extra);
+    let mut event = Vec::with_capacity(body.len() + 8);
+    event.extend_from_slice(b"data: ");
+    event.extend_from_slice(&body);
+    event.extend_from_slice(b"\n\n");
+    Bytes::from(event)
+}

@@ -1,0 +1,179 @@
+//! Reading JSON leniently and without losing a byte: members and elements are handed out as slices of the text they came
+//! in, so that a caller can look at one value, leave the rest alone, and splice.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// One member of an object, as slices of the object's text.
+pub(crate) struct Member<'a> {
+    /// The key with its quotes.
+    pub(crate) raw_key: &'a str,
+    /// The value.
+    pub(crate) value: &'a str,
+}
+
+impl<'a> Member<'a> {
+    /// The key, escapes resolved.
+    pub(crate) fn key(&self) -> Cow<'a, str> {
+        let inner = self.raw_key.strip_prefix('"').and_then(|k| k.strip_suffix('"')).unwrap_or(self.raw_key);
+        if inner.contains('\\') { Cow::Owned(text(self.raw_key).unwrap_or_default()) } else { Cow::Borrowed(inner) }
+    }
+}
+
+/// True if this is one whole JSON value and nothing else.
+pub(crate) fn is_whole(text: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(text).is_ok()
+}
+
+/// Hands out the members of an object. False if the text is not an object (or not JSON); some members may have been handed
+/// out by then.
+pub(crate) fn members<'a>(object: &'a str, each: impl FnMut(Member<'a>)) -> bool {
+    if !object.trim_start().starts_with('{') {
+        return false;
+    }
+    let mut reader = serde_json::Deserializer::from_str(object);
+    reader.deserialize_map(Members(each)).is_ok() && reader.end().is_ok()
+}
+
+/// Hands out the elements of an array. False if the text is not an array (or not JSON).
+pub(crate) fn elements<'a>(array: &'a str, each: impl FnMut(&'a str)) -> bool {
+    if !array.trim_start().starts_with('[') {
+        return false;
+    }
+    let mut reader = serde_json::Deserializer::from_str(array);
+    reader.deserialize_seq(Elements(each)).is_ok() && reader.end().is_ok()
+}
+
+struct Members<F>(F);
+
+impl<'de, F: FnMut(Member<'de>)> Visitor<'de> for Members<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((key, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
+            (self.0)(Member { raw_key: key.get(), value: value.get() });
+        }
+        Ok(())
+    }
+}
+
+struct Elements<F>(F);
+
+impl<'de, F: FnMut(&'de str)> Visitor<'de> for Elements<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(value) = seq.next_element::<&'de RawValue>()? {
+            (self.0)(value.get());
+        }
+        Ok(())
+    }
+}
+
+/// The text of a JSON string. Half a surrogate pair, which some servers send when a token ends inside a character, becomes
+/// U+FFFD here; what is relayed stays as it came.
+pub(crate) fn text(value: &str) -> Option<String> {
+    if !value.starts_with('"') {
+        return None;
+    }
+    if let Ok(text) = serde_json::from_str::<String>(value) {
+        return Some(text);
+    }
+    let mut reader = serde_json::Deserializer::from_str(value);
+    let bytes = reader.deserialize_bytes(OwnBytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+struct OwnBytes;
+
+impl Visitor<'_> for OwnBytes {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
+
+/// The text of a string, or the spelling of a number or a boolean: ids and codes come as all of these.
+pub(crate) fn loose_text(value: &str) -> Option<String> {
+    match value.as_bytes().first()? {
+        b'"' => text(value),
+        b'0'..=b'9' | b'-' | b't' | b'f' => Some(value.to_owned()),
+        _ => None,
+    }
+}
+
+/// A string that is there and not empty.
+pub(crate) fn filled_text(value: &str) -> Option<String> {
+    text(value).filter(|t| !t.is_empty())
+}
+
+/// A whole number that is not negative, also one that was sent as a string or as `3.0`.
+pub(crate) fn unsigned(value: &str) -> Option<u64> {
+    let value = value.trim_matches('"');
+    if let Ok(n) = value.parse::<u64>() {
+        return Some(n);
+    }
+    let n = value.parse::<f64>().ok()?;
+    (n.fract() == 0.0 && (0.0..=9e15).contains(&n)).then_some(n as u64)
+}
+
+/// Where `inner`, a slice of `outer`, lies in it. `None` if it is no slice of it.
+pub(crate) fn place(outer: &str, inner: &str) -> Option<Range<usize>> {
+    let from = (inner.as_ptr() as usize).checked_sub(outer.as_ptr() as usize)?;
+    let to = from.checked_add(inner.len())?;
+    (to <= outer.len()).then_some(from..to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_slices_of_the_text() {
+        let text = r#"{ "a" : 1.50 , "\u0062":{"x":[1,{}]},"c":"\ud83d" }"#;
+        let mut seen = Vec::new();
+        assert!(members(text, |m| seen.push((m.key().into_owned(), place(text, m.value).unwrap(), m.value))));
+        assert_eq!(seen[0], ("a".to_owned(), 8..12, "1.50"));
+        assert_eq!(seen[1].0, "b");
+        assert_eq!(seen[1].2, r#"{"x":[1,{}]}"#);
+        assert_eq!(super::text(seen[2].2).unwrap(), "\u{fffd}\u{fffd}\u{fffd}");
+        assert!(!members("[1]", |_| ()));
+        assert!(!members("{\"a\":1", |_| ()));
+        assert!(!members("{} x", |_| ()));
+    }
+
+    #[test]
+    fn numbers_come_in_several_spellings() {
+        assert_eq!(unsigned("3"), Some(3));
+        assert_eq!(unsigned("\"3\""), Some(3));
+        assert_eq!(unsigned("3.0"), Some(3));
+        assert_eq!(unsigned("-1"), None);
+        assert_eq!(unsigned("1e400"), None);
+        assert_eq!(unsigned("null"), None);
+    }
+
+    #[test]
+    fn a_nest_of_a_million_brackets_is_only_not_json() {
+        let bomb = "[".repeat(1_000_000);
+        assert!(!is_whole(bomb.as_bytes()));
+        assert!(!elements(&bomb, |_| ()));
+    }
+}

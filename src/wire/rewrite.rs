@@ -1,0 +1,48 @@
+//! Splicing: changing a few bytes of an event or a body and leaving every other one as it came (rule R5).
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use super::sse::SseEvent;
+
+/// Replace these bytes by this text. An empty range inserts.
+pub(crate) type Splice = (Range<usize>, String);
+
+/// The bytes with all splices done. Splices that overlap or lie outside are left out.
+pub(crate) fn splice(bytes: &[u8], splices: &[Splice]) -> Bytes {
+    let mut order: Vec<&Splice> = splices.iter().collect();
+    order.sort_by_key(|(at, _)| (at.start, at.end));
+    let added: usize = splices.iter().map(|(_, text)| text.len()).sum();
+    let mut out = BytesMut::with_capacity(bytes.len() + added);
+    let mut from = 0;
+    for (at, text) in order {
+        if at.start < from || at.end < at.start || at.end > bytes.len() {
+            continue;
+        }
+        out.extend_from_slice(&bytes[from..at.start]);
+        out.extend_from_slice(text.as_bytes());
+        from = at.end;
+    }
+    out.extend_from_slice(&bytes[from..]);
+    out.freeze()
+}
+
+/// The raw bytes of an event whose data is changed at these places.
+pub(crate) fn splice_event(event: &SseEvent, splices: &[Splice]) -> Bytes {
+    if let Some(data_at) = event.data_at {
+        let moved: Vec<Splice> =
+            splices.iter().map(|(at, text)| (at.start + data_at..at.end + data_at, text.clone())).collect();
+        return splice(&event.raw, &moved);
+    }
+    // The data was joined from several lines: write it anew, line by line.
+    let data = splice(&event.data, splices);
+    let mut out = BytesMut::with_capacity(data.len() + 32);
+    for line in data.split(|b| *b == b'\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.extend_from_slice(b"\n");
+    }
+    out.extend_from_slice(b"\n");
+    out.freeze()
+}
