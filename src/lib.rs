@@ -52,4 +52,5 @@ pub mod router;
 pub mod spec;
 pub mod term;
 pub mod units;
+pub mod upstream;
 pub mod wire;
