@@ -43,6 +43,7 @@ pub mod event;
 pub mod exit;
 pub mod fault;
 pub mod lab;
+pub mod lint;
 pub mod load;
 pub mod measure;
 pub mod policy;
