@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -91,10 +91,11 @@ async fn sabotaged(State(admin): State<Admin>) -> Response {
     Json(now).into_response()
 }
 
-async fn sabotage(State(admin): State<Admin>, request: Result<Json<SabotageRequest>, JsonRejection>) -> Response {
-    let request = match request {
-        Ok(Json(request)) => request,
-        Err(error) => return problem(StatusCode::BAD_REQUEST, &printable(&error.body_text(), 300)),
+/// The body is read whatever its content type says: people call this with `curl -d`.
+async fn sabotage(State(admin): State<Admin>, body: Bytes) -> Response {
+    let request: SabotageRequest = match serde_json::from_slice(&body) {
+        Ok(request) => request,
+        Err(error) => return problem(StatusCode::BAD_REQUEST, &printable(&error.to_string(), 300)),
     };
     let Some(provider) = admin.provider(&request.provider) else {
         return admin.unknown(StatusCode::BAD_REQUEST, &request.provider);

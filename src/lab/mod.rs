@@ -5,9 +5,13 @@
 
 pub mod admin;
 pub mod dependency;
+pub mod home;
 pub mod http;
 pub mod listen;
+pub mod paths;
+pub mod policy;
 pub mod provider;
 pub mod script;
 pub mod tickets;
 pub mod topology;
+pub mod up;

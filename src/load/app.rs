@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::{Ask, Outcome, ask};
 use super::clock::monotonic_ms;
 use super::http::{Base, json_call};
-use super::marker::Kind;
+use super::marker::{Kind, order_in};
 use super::plan::{Conversation, Turn};
 use crate::error::{Expected, Result};
 use crate::measure::{End, RequestRow, ToolCallRow};
@@ -236,8 +236,9 @@ impl Talk<'_> {
             return json!({"error": "the arguments are not JSON"});
         };
         let known = |key: &str| arguments.get(key).and_then(Value::as_str);
-        // By order first: two models word the subject of one and the same ticket differently.
-        let what = known("order_id").or_else(|| known("subject")).unwrap_or("-").to_string();
+        // By order, never by subject: two models word the subject of one and the same ticket differently. Where the call
+        // names no whole order number, the conversation is about the customer's own.
+        let what = known("order_id").and_then(order_in).unwrap_or_else(|| self.conversation.order_id.clone());
         let request = json!({
             "conversation": self.conversation.id,
             "turn": number,

@@ -49,6 +49,17 @@ fn the_example_loads_unchanged_and_means_what_it_says() {
 }
 
 #[test]
+fn the_lab_policy_loads_with_the_times_the_lab_is_built_for() {
+    let (policy, found) = load("lab.yaml", crate::assets::LAB_POLICY.as_bytes());
+    assert!(found.is_empty(), "{found:#?}");
+    let p = policy.unwrap();
+    let r = p.route_named("support-chat").unwrap();
+    assert_eq!((r.deadline, r.reserve, r.max_attempts), (Duration::from_secs(4), Duration::from_millis(300), 3));
+    assert_eq!(r.tiers[0].targets, [TargetId(0), TargetId(1)]);
+    assert_eq!(p.breaker.base_cooldown, Duration::from_millis(500));
+}
+
+#[test]
 fn what_is_not_built_yet_is_announced_by_path() {
     let p = load("support.yaml", SUPPORT).0.unwrap();
     let paths: Vec<&str> = p.not_enforced.iter().map(|l| l.split(": ").next().unwrap()).collect();

@@ -1,0 +1,1 @@
+//! `lab up` as its user meets it.
