@@ -50,6 +50,7 @@ pub mod policy;
 pub mod report;
 pub mod router;
 pub mod spec;
+pub mod telemetry;
 pub mod term;
 pub mod units;
 pub mod upstream;
