@@ -34,6 +34,7 @@
 //! | [`load`] | open-loop conversation driver: the customer application |
 //! | [`drill`] | compile, run, judge, report, safety |
 
+pub mod assets;
 pub mod cli;
 pub mod diag;
 pub mod drill;
@@ -50,4 +51,5 @@ pub mod router;
 pub mod spec;
 pub mod term;
 pub mod units;
+pub mod upstream;
 pub mod wire;

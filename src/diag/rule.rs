@@ -36,7 +36,7 @@ impl fmt::Display for Severity {
 pub enum Example {
     /// A piece of the example policy, and what it must not be turned into.
     Policy {
-        /// Found word for word in [`crate::spec::examples::POLICY`].
+        /// Found word for word in the example policy.
         good: &'static str,
         /// Put in its place, gives this finding and no other.
         bad: &'static str,

@@ -5,6 +5,8 @@
 
 pub mod evidence;
 pub mod judge;
+pub mod plan;
 pub mod propose;
 pub mod report;
+pub mod run;
 pub mod verdict;

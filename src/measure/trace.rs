@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rows::{ProviderRow, RequestRow};
+use super::rows::{End, ProviderRow, RequestRow};
 
 /// Slack when a provider's arrival is laid beside a client's request, in milliseconds. Both read one clock, so it covers
 /// only the time between reading the clock and writing to the socket.
@@ -31,8 +31,10 @@ pub struct Trace {
     pub seen_by: Vec<Vec<usize>>,
     /// For each provider row, the place of the request that it belongs to.
     pub caused_by: Vec<Option<usize>>,
-    /// True for a request that the client repeated at another entry: a later row of the same step exists.
+    /// True for a request that the client itself repeated at another entry.
     pub superseded: Vec<bool>,
+    /// What the customer waited from: the start of the request, or of the first of those that it repeats.
+    pub waited_from_ms: Vec<f64>,
     /// Tool results that the client had sent back in this conversation up to and including this request.
     pub tool_results_known: Vec<u32>,
     /// The turns, by start.
@@ -56,6 +58,7 @@ impl Trace {
             seen_by: vec![Vec::new(); requests.len()],
             caused_by: vec![None; providers.len()],
             superseded: vec![false; requests.len()],
+            waited_from_ms: requests.iter().map(|r| r.started_ms).collect(),
             tool_results_known: vec![0; requests.len()],
             turns: Vec::new(),
         };
@@ -75,21 +78,21 @@ impl Trace {
 
         for rows in by_conversation.values() {
             let mut results = 0;
+            // The request before this one in the same turn that has not been answered, and since when it is waited for.
+            let mut repeats: Option<f64> = None;
             for (n, &i) in rows.iter().enumerate() {
                 let row = &requests[i];
-                trace.superseded[i] =
-                    rows[n + 1..].iter().any(|&j| (requests[j].turn, requests[j].step) == (row.turn, row.step));
-                // A step after the first one carries the results of the calls that the step before it received.
-                let before = rows[..n]
-                    .iter()
-                    .rev()
-                    .map(|&j| &requests[j])
-                    .find(|b| b.turn == row.turn && b.step + 1 == row.step && !b.tool_calls.is_empty());
-                let repeat = rows[..n].iter().any(|&j| (requests[j].turn, requests[j].step) == (row.turn, row.step));
-                if let (Some(b), false) = (before, repeat) {
-                    results += u32::try_from(b.tool_calls.len()).unwrap_or(u32::MAX);
-                }
                 trace.tool_results_known[i] = results;
+                if let Some(since) = repeats {
+                    trace.waited_from_ms[i] = since;
+                }
+                let goes_on = !row.last_of_turn && rows.get(n + 1).is_some_and(|&j| requests[j].turn == row.turn);
+                let ran_calls = row.end == End::Complete && !row.tool_calls.is_empty();
+                trace.superseded[i] = goes_on && !ran_calls;
+                repeats = trace.superseded[i].then_some(trace.waited_from_ms[i]);
+                if goes_on && ran_calls {
+                    results += u32::try_from(row.tool_calls.len()).unwrap_or(u32::MAX);
+                }
                 match trace.turns.iter_mut().find(|t| t.conversation == row.conversation && t.turn == row.turn) {
                     Some(turn) => turn.rows.push(i),
                     None => trace.turns.push(Turn {
@@ -110,7 +113,7 @@ impl Trace {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::measure::rows::{End, ToolCallRow};
+    use crate::measure::rows::ToolCallRow;
 
     /// A streamed request that was answered well: useful text 100 ms after its start, end 400 ms after it.
     pub(crate) fn request(conversation: &str, turn: u32, started_ms: f64) -> RequestRow {
@@ -209,8 +212,11 @@ pub(crate) mod tests {
         dead.last_of_turn = false;
         let mut again = request("c1", 1, 51.0);
         again.entry = "region-2".into();
+        again.step = 1;
         let trace = Trace::new(&[dead, again.clone()], &[seen("local-b", &again)]);
         assert_eq!(trace.superseded, vec![true, false]);
+        assert_eq!(trace.waited_from_ms, vec![0.0, 0.0]);
+        assert_eq!(trace.tool_results_known, vec![0, 0]);
         assert_eq!(trace.seen_by, vec![vec![], vec![0]]);
         assert_eq!(trace.turns.len(), 1);
     }

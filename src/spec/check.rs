@@ -41,6 +41,16 @@ pub fn against(doc: &SpannedDoc, root: &Value, known: &[&str]) -> Checked {
                     broken.push(below);
                 }
             }
+            Kind::PropertyNames { error } => {
+                let key = error.instance().as_str().unwrap_or("");
+                let below = format!("{pointer}/{}", escape(key));
+                findings.push(
+                    doc.at_key(&rules::WRONG_FORM, &below, format!("{} is not usable as a name", quoted(key)))
+                        .label("not of this form")
+                        .expected("letters, digits and ._:/@+- without blanks, at most 64 characters")
+                        .help("choose a plain name: it becomes a header value, a metric label and a file name"),
+                );
+            }
             Kind::Required { property } => missing.push((pointer, property.as_str().unwrap_or("").to_owned())),
             kind => {
                 // One finding per value: what has the wrong type also fails everything else.

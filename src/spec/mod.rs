@@ -6,14 +6,17 @@
 mod check;
 pub mod document;
 pub mod drill;
+pub mod examples;
 pub mod named;
-mod names;
+pub mod names;
 pub mod numbers;
+pub mod policy;
 pub mod rules;
 pub mod schema;
 mod shape;
 #[cfg(test)]
 mod tests;
+pub mod text;
 mod tree;
 mod yaml;
 

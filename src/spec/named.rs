@@ -68,6 +68,11 @@ impl<T: JsonSchema> JsonSchema for Named<T> {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let inner = generator.subschema_for::<T>();
-        json_schema!({ "type": "object", "additionalProperties": inner, "minProperties": 1 })
+        json_schema!({
+            "type": "object",
+            "propertyNames": { "pattern": super::text::NAME },
+            "additionalProperties": inner,
+            "minProperties": 1,
+        })
     }
 }

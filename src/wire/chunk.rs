@@ -159,12 +159,10 @@ pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
                 delta.tool_calls.push(one(m.value));
             }
         }
-        "function_call" => {
-            if m.value.starts_with('{') {
-                let mut call = CallFragment { legacy: true, ..CallFragment::default() };
-                read_function(m.value, &mut call);
-                delta.tool_calls.push(call);
-            }
+        "function_call" if m.value.starts_with('{') => {
+            let mut call = CallFragment { legacy: true, ..CallFragment::default() };
+            read_function(m.value, &mut call);
+            delta.tool_calls.push(call);
         }
         _ => {}
     });

@@ -2,16 +2,19 @@
 //! assembly, error shapes. How a stream is relayed is told in `docs/streams.md`.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod answer;
 pub mod chat;
 pub mod chunk;
 pub mod error;
 mod json;
+pub mod retry_after;
 mod rewrite;
 pub mod scrub;
 pub mod sse;
 pub mod stream;
 pub mod toolcall;
 
+pub use answer::{AnswerChoice, AnswerFacts, Transcript, read_answer};
 pub use chat::{BadRequest, ChatRequest};
 pub use error::ErrorObject;
 pub use scrub::Secrets;

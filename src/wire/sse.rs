@@ -282,3 +282,240 @@ fn read_block(raw: Bytes) -> SseEvent {
     };
     SseEvent { raw, data, data_at, kind }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All events of a body that comes in these pieces, with what `finish` says.
+    fn read(pieces: &[&[u8]], max: usize) -> (Vec<SseEvent>, Vec<SseError>) {
+        let mut reader = SseReader::new(max);
+        let (mut events, mut errors) = (Vec::new(), Vec::new());
+        let mut take = |next: Result<SseEvent, SseError>| match next {
+            Ok(event) => events.push(event),
+            Err(error) => errors.push(error),
+        };
+        for piece in pieces {
+            reader.push(Bytes::copy_from_slice(piece));
+            while let Some(next) = reader.next() {
+                take(next);
+            }
+        }
+        if let Some(last) = reader.finish() {
+            take(last);
+        }
+        (events, errors)
+    }
+
+    fn data(pieces: &[&[u8]]) -> Vec<String> {
+        let (events, errors) = read(pieces, 1 << 20);
+        assert_eq!(errors, []);
+        let events = events.iter().filter(|e| e.kind == SseKind::Data);
+        events.map(|e| String::from_utf8(e.data.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_standard() {
+        // From the WHATWG HTML standard, section 9.2.6; the data of each event that it says is dispatched.
+        assert_eq!(data(&[b"data: YHOO\ndata: +2\ndata: 10\n\n"]), ["YHOO\n+2\n10"]);
+        let four = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n";
+        assert_eq!(data(&[four]), ["first event", "second event", " third event"]);
+        assert_eq!(data(&[b"data\n\ndata\ndata\n\n"]), ["", "\n"]);
+        assert_eq!(data(&[b"data:test\n\ndata: test\n\n"]), ["test", "test"]);
+    }
+
+    #[test]
+    fn all_line_ends_also_split_over_chunks() {
+        for end in ["\n", "\r", "\r\n"] {
+            let text = format!("data: a{end}{end}: c{end}{end}data: b{end}data: c{end}{end}");
+            assert_eq!(data(&[text.as_bytes()]), ["a", "b\nc"], "{end:?}");
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(data(&bytes), ["a", "b\nc"], "{end:?} byte by byte");
+        }
+        // The event is there at the CR, without waiting for a byte that may never come.
+        let mut reader = SseReader::new(99);
+        reader.push(Bytes::from_static(b"data: a\r\n\r"));
+        assert_eq!(reader.next().unwrap().unwrap().data, "a");
+        reader.push(Bytes::from_static(b"\ndata: b\n\n"));
+        let second = reader.next().unwrap().unwrap();
+        assert_eq!((&second.data[..], &second.raw[..]), (&b"b"[..], &b"\ndata: b\n\n"[..]));
+        assert!(reader.next().is_none());
+    }
+
+    #[test]
+    fn an_event_in_one_chunk_is_not_copied() {
+        let chunk = Bytes::from_static(b"data: one\n\ndata: two\n\ndata: thr");
+        let inside = |part: &Bytes| chunk.as_ptr_range().contains(&part.as_ptr());
+        let mut reader = SseReader::new(99);
+        reader.push(chunk.clone());
+        for _ in 0..2 {
+            let event = reader.next().unwrap().unwrap();
+            assert!(inside(&event.raw) && inside(&event.data));
+            assert_eq!(event.data_at, Some(6));
+        }
+        assert!(reader.next().is_none());
+        reader.push(Bytes::from_static(b"ee\n\n"));
+        assert_eq!(reader.next().unwrap().unwrap().data, "three");
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let kinds = |text: &[u8]| read(&[text], 999).0.iter().map(|e| e.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(b": ping\n\n"), [SseKind::Silent]);
+        assert_eq!(kinds(b":\n\n"), [SseKind::Silent]);
+        assert_eq!(kinds(b"event: ping\nid: 7\nretry: 5\n\n"), [SseKind::Silent]);
+        assert_eq!(kinds(b"\n"), [SseKind::Silent]);
+        assert_eq!(kinds(b"\ndata: 1\n\n"), [SseKind::Silent, SseKind::Data]);
+        assert_eq!(kinds(b"{\"a\":1}\n\n"), [SseKind::Stray]);
+        assert_eq!(kinds(b"unknown: 1\ndata: 1\n\n"), [SseKind::Data]);
+        assert_eq!(kinds(b"datax: 1\n\n"), [SseKind::Stray]);
+    }
+
+    #[test]
+    fn the_unterminated_last_event() {
+        assert_eq!(data(&[b"data: {\"a\":1}"]), ["{\"a\":1}"]);
+        assert_eq!(data(&[b"data: {\"a\":1}\n"]), ["{\"a\":1}"]);
+        assert_eq!(data(&[b"data: [DONE]"]), ["[DONE]"]);
+        assert_eq!(data(&[b"data: [DONE]\r"]), ["[DONE]"]);
+        for cut in [&b"data: {\"a\":"[..], b"data: ", b"data: {\"a\":1}\ndata: {", b"data: [DON"] {
+            assert_eq!(read(&[cut], 99), (vec![], vec![SseError::Truncated]), "{}", String::from_utf8_lossy(cut));
+        }
+        let (events, _) = read(&[b"event: x\r\ndata: 1\r\n"], 99);
+        assert_eq!(events[0].raw, "event: x\r\ndata: 1\r\n\n");
+        // A name cut in its middle is nothing, and a comment that was cut is only a comment.
+        assert_eq!(read(&[b": pin"], 99).0[0].kind, SseKind::Silent);
+        assert_eq!(read(&[b"dat"], 99).0[0].kind, SseKind::Stray);
+    }
+
+    #[test]
+    fn an_event_above_the_limit_is_an_error_and_never_shortened() {
+        let whole = b"data: 1234\n\n";
+        assert_eq!(read(&[whole], whole.len()).1, []);
+        let too_large = SseError::TooLarge { limit_bytes: whole.len() - 1 };
+        assert_eq!(read(&[whole], whole.len() - 1), (vec![], vec![too_large]));
+        let mut reader = SseReader::new(16);
+        for _ in 0..3 {
+            reader.push(Bytes::from_static(b"data: 0123456789"));
+            let _ = reader.next();
+        }
+        assert!(reader.next().is_none() && reader.finish().is_none());
+        assert!(reader.carry.is_empty() && reader.chunk.is_empty());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_dropped_once() {
+        let text = b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n";
+        for size in [1, 2, 3, 4, 99] {
+            let pieces: Vec<&[u8]> = text.chunks(size).collect();
+            let (events, _) = read(&pieces, 99);
+            assert_eq!((&events[0].data[..], events[1].kind), (&b"a"[..], SseKind::Stray), "{size}");
+        }
+        assert_eq!(data(&[b"", b"\xef\xbb\xbf", b"\xef\xbb\xbfdata: x\n\n", b"data: y\n\n"]), ["y"]);
+        assert_eq!(read(&[b"\xef\xbb\xbf"], 99), (vec![], vec![]));
+    }
+
+    /// Streams made of the bytes that matter.
+    fn stream() -> impl Strategy<Value = Vec<u8>> {
+        let ends = vec!["\n", "\r", "\r\n", "\n\n", "\r\n\r\n"];
+        let words = vec!["data:", "data: ", "data", ":", ": ping", "event: x", "id", "{", "\u{2028}", "\u{feff}"];
+        let piece = prop_oneof![
+            4 => prop::sample::select(ends).prop_map(|s| s.as_bytes().to_vec()),
+            4 => prop::sample::select(words).prop_map(|s| s.as_bytes().to_vec()),
+            2 => prop::collection::vec(any::<u8>(), 0..6),
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    }
+
+    /// The standard, word by word: split into lines first, then follow the steps for each line.
+    fn by_the_book(bytes: &[u8]) -> Vec<Vec<u8>> {
+        let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
+        let mut lines = vec![Vec::new()];
+        let mut rest = bytes.iter().peekable();
+        while let Some(byte) = rest.next() {
+            match byte {
+                b'\r' => {
+                    rest.next_if_eq(&&b'\n');
+                    lines.push(Vec::new());
+                }
+                b'\n' => lines.push(Vec::new()),
+                other => lines.last_mut().unwrap().push(*other),
+            }
+        }
+        lines.pop();
+        let (mut out, mut buffer) = (Vec::new(), Vec::new());
+        for line in lines {
+            if line.is_empty() {
+                if !buffer.is_empty() {
+                    buffer.pop();
+                    out.push(std::mem::take(&mut buffer));
+                }
+                continue;
+            }
+            let (name, value) = match line.iter().position(|b| *b == b':') {
+                Some(0) => continue,
+                Some(colon) => (&line[..colon], line[colon + 1..].strip_prefix(b" ").unwrap_or(&line[colon + 1..])),
+                None => (&line[..], &b""[..]),
+            };
+            if name == b"data" {
+                buffer.extend_from_slice(value);
+                buffer.push(b'\n');
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn events_are_those_of_the_standard(bytes in stream()) {
+            let mut reader = SseReader::new(1 << 20);
+            reader.push(Bytes::from(bytes.clone()));
+            let mut seen = Vec::new();
+            while let Some(next) = reader.next() {
+                let event = next.unwrap();
+                if event.kind == SseKind::Data {
+                    if let Some(at) = event.data_at {
+                        prop_assert_eq!(&event.raw[at..at + event.data.len()], &event.data[..]);
+                    }
+                    seen.push(event.data.to_vec());
+                }
+            }
+            prop_assert_eq!(seen, by_the_book(&bytes));
+        }
+
+        #[test]
+        fn any_cutting_gives_the_same_events(
+            bytes in stream(),
+            sizes in prop::collection::vec(1usize..9, 1..50),
+            max in 1usize..60,
+        ) {
+            let mut pieces = Vec::new();
+            let mut rest = &bytes[..];
+            for size in sizes.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (piece, after) = rest.split_at((*size).min(rest.len()));
+                pieces.push(piece);
+                rest = after;
+            }
+            for max in [max, 1 << 20] {
+                let (whole, whole_errors) = read(&[&bytes], max);
+                let (cut, cut_errors) = read(&pieces, max);
+                prop_assert_eq!(&whole_errors, &cut_errors);
+                let facts = |events: &[SseEvent]| events.iter().map(|e| (e.kind, e.data.clone())).collect::<Vec<_>>();
+                prop_assert_eq!(facts(&whole), facts(&cut));
+                // Byte for byte what came, wherever it was cut; only a last LF may be left.
+                let input = bytes.strip_prefix(BOM).unwrap_or(&bytes);
+                for events in [&whole, &cut] {
+                    let raw: Vec<u8> = events.iter().flat_map(|e| e.raw.to_vec()).collect();
+                    let same = input.len().min(raw.len());
+                    prop_assert_eq!(&raw[..same], &input[..same]);
+                }
+            }
+        }
+    }
+}

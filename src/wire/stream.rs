@@ -7,6 +7,7 @@
 //! that order is kept across choices. Comments are dropped before the commit point and pass after it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -99,6 +100,37 @@ pub enum StreamFault {
     Error(Box<ErrorObject>),
 }
 
+impl StreamFault {
+    /// The name under which it is counted.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            StreamFault::Empty => "empty",
+            StreamFault::Truncated => "truncated",
+            StreamFault::Cut => "cut",
+            StreamFault::Malformed(_) => "malformed",
+            StreamFault::BadFinish(_) => "bad_finish",
+            StreamFault::TooLarge => "too_large",
+            StreamFault::Error(_) => "error",
+        }
+    }
+}
+
+impl fmt::Display for StreamFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamFault::Empty => f.write_str("the answer is empty"),
+            StreamFault::Truncated => f.write_str("the answer ended before it was complete"),
+            StreamFault::Cut => f.write_str("the connection broke before the answer was complete"),
+            StreamFault::Malformed(what) => write!(f, "the answer cannot be read: {what}"),
+            StreamFault::BadFinish(reason) => write!(f, "the answer ended with finish reason `{reason}`"),
+            StreamFault::TooLarge => f.write_str("the answer is larger than what may be held"),
+            StreamFault::Error(error) if error.message.is_empty() => f.write_str("the answer is an error"),
+            StreamFault::Error(error) => write!(f, "the answer is an error: {}", error.message),
+        }
+    }
+}
+
 /// Something unusual in an answer that is complete all the same. Counted, never a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Anomaly {
@@ -151,7 +183,8 @@ pub struct Pushed {
     pub commit: bool,
     /// The idle clock starts anew.
     pub progress: bool,
-    /// The attempt has failed; nothing more will come. `out` is empty, and nothing in this step committed the client.
+    /// The attempt has failed; nothing more will come. If the client was not committed before this step, `out` is empty and
+    /// nothing has been sent; if it was, `out` may hold what came before the failure.
     pub fault: Option<StreamFault>,
     /// `[DONE]` is among `out`: there is no need to wait for the end of the body. Call [`StreamState::finish`] now.
     pub ended: bool,
@@ -205,6 +238,8 @@ struct Held {
     touches: u128,
     /// It may commit the client once it can be sent.
     commits: bool,
+    /// It holds a fragment of a tool call.
+    call: bool,
 }
 
 #[derive(Debug, Default)]
@@ -233,6 +268,8 @@ pub struct StreamState {
     settings: StreamSettings,
     queue: VecDeque<Held>,
     held_bytes: usize,
+    /// How many of the queue may commit.
+    held_commits: usize,
     seq: u64,
     choices: Vec<ChoiceState>,
     committed: bool,
@@ -258,6 +295,7 @@ impl StreamState {
             settings,
             queue: VecDeque::new(),
             held_bytes: 0,
+            held_commits: 0,
             seq: 0,
             choices: Vec::new(),
             committed: false,
@@ -303,7 +341,8 @@ impl StreamState {
         }
         let before = self.committed;
         if let Err(fault) = self.take(event, now, &mut pushed) {
-            return self.fail(fault, before);
+            let failed = self.fail(fault, before);
+            return if before { Pushed { out: pushed.out, ..failed } } else { failed };
         }
         pushed
     }
@@ -351,6 +390,12 @@ impl StreamState {
         }
     }
 
+    /// The commit of this step does not count: nothing has been sent.
+    fn take_back(&mut self) {
+        self.committed = false;
+        self.calls_delivered = false;
+    }
+
     fn over(&self) -> bool {
         self.done_seen || self.fault.is_some()
     }
@@ -363,9 +408,12 @@ impl StreamState {
 
     /// `before`: the client was committed before this step. If it was not, nothing of this step has been sent.
     fn fail(&mut self, fault: StreamFault, before: bool) -> Pushed {
-        self.committed = before;
+        if !before {
+            self.take_back();
+        }
         self.queue.clear();
         self.held_bytes = 0;
+        self.held_commits = 0;
         self.fault = Some(fault.clone());
         Pushed { fault: Some(fault), ..Pushed::default() }
     }
@@ -416,7 +464,7 @@ impl StreamState {
         if self.choices.iter().any(|c| c.finish.is_none()) {
             self.note(Anomaly::DoneWithoutFinish);
         }
-        self.hold(event.raw, 0, false);
+        self.hold(Held { raw: event.raw, seq: self.seq, touches: 0, commits: false, call: false });
         self.let_go();
         self.release(&mut pushed.out, &mut pushed.commit, true);
         self.done_seen = true;
@@ -450,7 +498,7 @@ impl StreamState {
             CommitAt::FirstSentence => seen.sentence_end || seen.real_end,
             CommitAt::Complete => false,
         };
-        self.hold(raw, seen.touches, commits);
+        self.hold(Held { raw, seq: self.seq, touches: seen.touches, commits, call: seen.call });
         self.release(&mut pushed.out, &mut pushed.commit, false);
         if self.held_bytes > self.settings.hold_limit_bytes {
             return Err(StreamFault::TooLarge);
@@ -548,9 +596,10 @@ impl StreamState {
         Ok(())
     }
 
-    fn hold(&mut self, raw: Bytes, touches: u128, commits: bool) {
-        self.held_bytes += raw.len() + EVENT_OVERHEAD_BYTES;
-        self.queue.push_back(Held { raw, seq: self.seq, touches, commits });
+    fn hold(&mut self, held: Held) {
+        self.held_bytes += held.raw.len() + EVENT_OVERHEAD_BYTES;
+        self.held_commits += usize::from(held.commits);
+        self.queue.push_back(held);
     }
 
     /// An event that touches these choices waits for the finish of one of them.
@@ -572,7 +621,13 @@ impl StreamState {
 
     /// Sends what may leave the queue. `force`: commit, whatever has come.
     fn release(&mut self, out: &mut Vec<Bytes>, commit: &mut bool, force: bool) {
-        let free = self.queue.iter().take_while(|h| !self.waits(h.touches, h.seq)).count();
+        if !self.committed && !force && self.held_commits == 0 {
+            return;
+        }
+        // While one choice waits, no call of another may leave either: it could be torn by what waits in the middle of it.
+        let some_wait = self.choices.iter().any(|c| c.waits_from.is_some());
+        let leaves = |h: &&Held| !some_wait || !(h.call || self.waits(h.touches, h.seq));
+        let free = self.queue.iter().take_while(leaves).count();
         if free == 0 {
             return;
         }
@@ -585,10 +640,9 @@ impl StreamState {
         }
         for held in self.queue.drain(..free) {
             self.held_bytes -= held.raw.len() + EVENT_OVERHEAD_BYTES;
+            self.held_commits -= usize::from(held.commits);
+            self.calls_delivered |= held.call;
             out.push(held.raw);
-        }
-        if self.choices.iter().any(|c| c.waits_from.is_none() && c.calls.named()) {
-            self.calls_delivered = true;
         }
     }
 
@@ -622,9 +676,10 @@ impl StreamState {
         let mut found = Vec::new();
         for choice in &self.choices {
             let calls = choice.calls.calls();
-            let says_calls = matches!(choice.finish.as_deref(), Some("tool_calls" | "function_call"));
-            if choice.finish.is_some() && says_calls == calls.is_empty() {
-                found.push(Anomaly::FinishMismatch);
+            match choice.finish.as_deref() {
+                Some("tool_calls" | "function_call") if calls.is_empty() => found.push(Anomaly::FinishMismatch),
+                Some("stop") if !calls.is_empty() => found.push(Anomaly::FinishMismatch),
+                _ => {}
             }
             if !choice.answers() {
                 found.push(Anomaly::EmptyChoice);
@@ -741,9 +796,10 @@ impl StreamInlet {
             };
             if let Some(fault) = step.fault {
                 if !before {
-                    self.state.committed = false;
+                    self.state.take_back();
                     all = Pushed::default();
                 }
+                all.out.extend(step.out);
                 all.fault = Some(fault);
                 break;
             }
@@ -787,7 +843,7 @@ impl StreamInlet {
             if before {
                 end.out = first.out;
             } else {
-                self.state.committed = false;
+                self.state.take_back();
             }
         } else {
             first.out.append(&mut end.out);

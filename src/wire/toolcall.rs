@@ -135,3 +135,99 @@ fn opens(call: &ToolCall, fragment: &CallFragment) -> bool {
         _ => *name != call.name || (!call.arguments.trim().is_empty() && call.arguments_whole()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `index`, id, name, arguments; an empty text is none.
+    fn assemble(fragments: &[(Option<u64>, &str, &str, &str)]) -> (Calls, Vec<u64>) {
+        let mut calls = Calls::default();
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let places = fragments
+            .iter()
+            .map(|(index, id, name, arguments)| {
+                let (id, name) = (some(id), some(name));
+                let arguments = Some((*arguments).to_owned());
+                calls.add(&CallFragment { index: *index, id, name, arguments, ..CallFragment::default() }).index
+            })
+            .collect();
+        (calls, places)
+    }
+
+    fn texts(calls: &Calls) -> Vec<(&str, &str, &str)> {
+        calls.calls().iter().map(|c| (c.id.as_str(), c.name.as_str(), c.arguments.as_str())).collect()
+    }
+
+    #[test]
+    fn b025_parallel_calls_alternate_by_index() {
+        let (calls, places) = assemble(&[
+            (Some(0), "a", "f", ""),
+            (Some(1), "b", "g", ""),
+            (Some(0), "", "", "{\"x\":"),
+            (Some(1), "", "", "{\"y\""),
+            (Some(0), "", "", "1}"),
+            (Some(1), "", "", ":2}"),
+        ]);
+        assert_eq!(texts(&calls), [("a", "f", "{\"x\":1}"), ("b", "g", "{\"y\":2}")]);
+        assert_eq!(places, [0, 1, 0, 1, 0, 1]);
+        assert!(calls.whole());
+    }
+
+    #[test]
+    fn b026_calls_without_an_index_are_kept_apart() {
+        let (calls, places) = assemble(&[(None, "a", "f", "{}"), (None, "b", "f", "{}"), (None, "c", "g", "{}")]);
+        assert_eq!(texts(&calls), [("a", "f", "{}"), ("b", "f", "{}"), ("c", "g", "{}")]);
+        assert_eq!(places, [0, 1, 2]);
+        let (calls, _) = assemble(&[
+            (None, "a", "f", ""),
+            (None, "", "", "{\"x\":"),
+            (None, "", "", "1}"),
+            (None, "b", "g", ""),
+            (None, "", "", "{}"),
+            (None, "a", "", " "),
+        ]);
+        assert_eq!(texts(&calls), [("a", "f", "{\"x\":1} "), ("b", "g", "{}")]);
+        // Not even an id: a name opens a call once the one before is whole.
+        let (calls, _) = assemble(&[(None, "", "f", "{}"), (None, "", "f", "{\"a\":1}"), (None, "", "g", "")]);
+        assert_eq!(calls.calls().len(), 3);
+    }
+
+    #[test]
+    fn two_calls_under_one_index_are_two_and_renumbered() {
+        let (calls, places) = assemble(&[
+            (Some(0), "a", "f", "{}"),
+            (Some(0), "b", "f", "{\"x\""),
+            (Some(0), "", "", ":1}"),
+            (Some(1), "c", "g", "{}"),
+        ]);
+        assert_eq!(texts(&calls), [("a", "f", "{}"), ("b", "f", "{\"x\":1}"), ("c", "g", "{}")]);
+        assert_eq!(places, [0, 1, 1, 2]);
+        let (calls, places) = assemble(&[(Some(0), "", "f", "{}"), (Some(0), "", "g", "{}")]);
+        assert_eq!((calls.calls().len(), places), (2, vec![0, 1]));
+    }
+
+    #[test]
+    fn a_call_that_repeats_itself_is_one() {
+        // Id and name in every fragment; a name in every fragment; another id in every fragment; neither.
+        for fragments in [
+            [(Some(0), "a", "f", "{"), (Some(0), "a", "f", "}"), (Some(0), "a", "f", " ")],
+            [(Some(0), "a", "f", "{"), (Some(0), "", "f", "}"), (Some(0), "", "f", " ")],
+            [(Some(0), "a", "f", "{"), (Some(0), "b", "", "}"), (Some(0), "c", "", " ")],
+            [(None, "", "f", ""), (None, "", "f", "{}"), (None, "", "", " ")],
+        ] {
+            let (calls, places) = assemble(&fragments);
+            assert_eq!(calls.calls().len(), 1, "{fragments:?}");
+            assert_eq!(calls.calls()[0].arguments, "{} ");
+            assert_eq!(places, [0, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn b028_empty_arguments_are_whole_and_cut_ones_are_not() {
+        assert!(assemble(&[(Some(0), "a", "f", "")]).0.whole());
+        assert!(!assemble(&[(Some(0), "a", "f", "{\"order_id\":\"A1\",\"amo")]).0.whole());
+        assert!(!assemble(&[(Some(0), "a", "", "{}")]).0.whole());
+        assert!(!Calls::default().whole());
+    }
+}

@@ -90,7 +90,7 @@ pub(crate) struct Case<'a> {
     pub(crate) ev: &'a Evidence,
     pub(crate) trace: Trace,
     pub(crate) truths: Vec<Truth>,
-    /// Start of the first request of the same step: what the customer waited from.
+    /// What the customer waited from.
     pub(crate) from_ms: Vec<f64>,
     pub(crate) findings: Findings,
 }
@@ -104,16 +104,7 @@ impl<'a> Case<'a> {
             .zip(&trace.seen_by)
             .map(|(r, seen)| answers::truth(r, seen, &ev.providers, &ev.declared.key_arguments))
             .collect();
-        let mut first: BTreeMap<(&str, u32, u32), f64> = BTreeMap::new();
-        for r in &ev.requests {
-            let at = first.entry((&r.conversation, r.turn, r.step)).or_insert(r.started_ms);
-            *at = at.min(r.started_ms);
-        }
-        let from_ms = ev
-            .requests
-            .iter()
-            .map(|r| first.get(&(r.conversation.as_str(), r.turn, r.step)).copied().unwrap_or(r.started_ms))
-            .collect();
+        let from_ms = trace.waited_from_ms.clone();
         Case { ev, trace, truths, from_ms, findings: Findings::default() }
     }
 

@@ -452,6 +452,7 @@ fn an_entry_that_dies_is_not_the_gateways_fault_when_the_client_moves_on() {
         dead.last_of_turn = false;
         ev.requests[i].entry = "region-2".into();
         ev.requests[i].started_ms += 1.0;
+        ev.requests[i].step = 1;
         ev.requests.push(dead);
     }
     let j = judge(&ev);

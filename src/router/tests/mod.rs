@@ -1,0 +1,3 @@
+//! Tests of the whole core, driven as the gateway drives it.
+
+mod flow;
