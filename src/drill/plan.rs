@@ -202,10 +202,17 @@ fn planned(fault: &file::Fault, path: Path, see: Option<See>) -> PlannedFault {
 /// A contradiction in the file or an objective weaker than the route's (exit 2); a name that is not there (exit 4).
 pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Option<See>) -> Result<Plan> {
     if let Some((pointer, text)) = file::contradictions(drill).into_iter().next() {
-        return Err(Expected::usage(format!("drill {}: {pointer}: {text}", drill.name), "llmfo validate shows the line"));
+        return Err(Expected::usage(
+            format!("drill {}: {pointer}: {text}", drill.name),
+            "llmfo validate shows the line",
+        ));
     }
     let nothing = |what: String, known: Vec<String>| {
-        Expected::new(Exit::Nothing, format!("drill {}: {what}", drill.name), format!("there are: {}", known.join(", ")))
+        Expected::new(
+            Exit::Nothing,
+            format!("drill {}: {what}", drill.name),
+            format!("there are: {}", known.join(", ")),
+        )
     };
     let Some(route) = policy.route_named(&drill.route) else {
         let known = policy.routes.iter().map(|r| r.name.clone()).collect();
@@ -294,7 +301,13 @@ fn ms(d: Duration) -> f64 {
     crate::units::ms(d)
 }
 
-fn declared(drill: &DrillFile, policy: &Policy, route: &Route, broken: &[String], stand_ins: &[String]) -> Result<Declared> {
+fn declared(
+    drill: &DrillFile,
+    policy: &Policy,
+    route: &Route,
+    broken: &[String],
+    stand_ins: &[String],
+) -> Result<Declared> {
     let name = drill.name.as_str();
     let o = &route.objectives;
     let own = &drill.declare;
@@ -311,12 +324,7 @@ fn declared(drill: &DrillFile, policy: &Policy, route: &Route, broken: &[String]
         ));
     };
     let slots = stand_ins.iter().filter_map(|n| policy.target_named(n)).filter_map(|t| t.capacity.slots);
-    let queue = stricter(
-        name,
-        "queue_max",
-        route.queue.map(|q| f64::from(q.max_depth)),
-        own.queue_max.map(f64::from),
-    )?;
+    let queue = stricter(name, "queue_max", route.queue.map(|q| f64::from(q.max_depth)), own.queue_max.map(f64::from))?;
     let mut key_arguments: Vec<String> = policy.tools.values().filter_map(|t| t.key_argument.clone()).collect();
     key_arguments.dedup();
     Ok(Declared {
@@ -368,4 +376,128 @@ fn scaling(policy: &Policy, route: &Route) -> Vec<String> {
         say("hold of a ramp step", ramp.hold, Duration::from_secs(30));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drill::library::{find, parse};
+    use crate::lab::topology::{DependencyAt, EntryAt, ProviderAt, TicketsAt};
+
+    fn topology() -> Topology {
+        let url = |n: u16| format!("http://127.0.0.1:{n}");
+        let mut t = Topology {
+            format: 1,
+            dir: "/tmp/x".into(),
+            policy: "/tmp/x/lab.yaml".into(),
+            toxiproxy: url(1),
+            embedded: true,
+            regions: vec!["region-1".into(), "region-2".into()],
+            providers: vec![],
+            dependencies: vec![],
+            tickets: TicketsAt { url: url(2) },
+            entries: vec![],
+        };
+        for (region, name) in [("region-1", "local-a"), ("region-2", "local-b")] {
+            let proxy = |what: &str| format!("{region}.{what}");
+            t.providers.push(ProviderAt {
+                name: name.into(),
+                region: region.into(),
+                proxy: proxy(name),
+                proxied_url: url(3),
+                direct_url: url(4),
+            });
+            for role in ["policy_store", "secrets_store", "history_store", "telemetry"] {
+                t.dependencies.push(DependencyAt {
+                    role: role.into(),
+                    region: region.into(),
+                    proxy: proxy(role),
+                    proxied_url: url(5),
+                    direct_url: url(6),
+                });
+            }
+            t.entries.push(EntryAt {
+                name: region.into(),
+                region: region.into(),
+                proxy: format!("entry.{region}"),
+                url: url(7),
+                listen: "127.0.0.1:8".into(),
+                admin: "127.0.0.1:9".into(),
+            });
+        }
+        t
+    }
+
+    fn policy() -> Policy {
+        crate::policy::load("lab.yaml", crate::assets::LAB_POLICY.as_bytes()).0.unwrap()
+    }
+
+    fn drill(name: &str) -> DrillFile {
+        parse(&find(name).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn region_outage_breaks_all_of_region_1_but_its_entry() {
+        let plan = compile(&drill("region-outage"), &topology(), &policy(), None).unwrap();
+        let broken: Vec<&str> = plan.rounds[0].faults.iter().map(|f| f.path.proxy.as_str()).collect();
+        assert_eq!(
+            broken,
+            [
+                "region-1.local-a",
+                "region-1.policy_store",
+                "region-1.secrets_store",
+                "region-1.history_store",
+                "region-1.telemetry"
+            ]
+        );
+        assert_eq!(plan.rounds[0].faults[0].words(), "connect_timeout, open connections silent");
+        assert_eq!(
+            (plan.broken.as_slice(), plan.stand_ins.as_slice()),
+            (&["local-a".to_string()][..], &["local-b".to_string()][..])
+        );
+        // From policies/lab.yaml.
+        let d = &plan.declared;
+        assert_eq!((d.deadline_ms, d.connect_limit_ms, d.first_token_limit_ms), (4000.0, 200.0, 600.0));
+        assert_eq!((d.recovery_ms, d.queue_max, d.max_attempts, d.breaker_failures), (Some(4000.0), Some(16), 3, 3));
+        assert_eq!(d.key_arguments, ["operation_id"]);
+        assert!(
+            d.scaling[0].contains("first cooldown: 500 ms here, 5 s by default (10 times shorter)"),
+            "{:?}",
+            d.scaling
+        );
+        let variant = compile(&drill("region-outage-gateway"), &topology(), &policy(), None).unwrap();
+        assert_eq!(variant.rounds[0].faults[0].path.proxy, "entry.region-1");
+    }
+
+    #[test]
+    fn see_overrides_what_is_seen_of_providers_alone() {
+        let plan = compile(&drill("region-outage"), &topology(), &policy(), Some(See::Refused)).unwrap();
+        let seen: Vec<See> = plan.rounds[0].faults.iter().map(|f| f.see).collect();
+        assert_eq!(seen[0], See::Refused);
+        assert_eq!(plan.rounds[0].faults[0].existing, Existing::Closed);
+        assert_eq!(seen[1], See::ConnectTimeout);
+    }
+
+    #[test]
+    fn names_that_are_not_there_are_found_before_anything_is_broken() {
+        let mut d = drill("region-outage");
+        d.rounds[0].faults[0].select.region = "region-9".into();
+        let e = compile(&d, &topology(), &policy(), None).unwrap_err();
+        assert_eq!(e.exit, Exit::Nothing);
+        let mut d = drill("region-outage");
+        d.rounds[0].faults[1].select.roles = vec!["policy_stor".into()];
+        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Nothing);
+        let mut d = drill("region-outage");
+        d.route = "support-caht".into();
+        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Nothing);
+        // A drill that asks for less than the route promises, and one that leaves nobody to stand in.
+        let mut d = drill("region-outage");
+        d.declare.recovery_ms = Some(crate::spec::numbers::Ms(9000));
+        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Usage);
+        let mut d = drill("region-outage");
+        let mut second = d.rounds[0].faults[0].clone();
+        second.select.region = "region-2".into();
+        d.rounds[0].faults.push(second);
+        assert!(compile(&d, &topology(), &policy(), None).unwrap_err().what.contains("nobody can stand in"));
+    }
 }
