@@ -34,14 +34,24 @@
 //! | [`load`] | open-loop conversation driver: the customer application |
 //! | [`drill`] | compile, run, judge, report, safety |
 
+pub mod assets;
 pub mod cli;
+pub mod diag;
+pub mod drill;
 pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod lab;
+pub mod lint;
+pub mod load;
 pub mod measure;
 pub mod policy;
+pub mod report;
 pub mod router;
+pub mod spec;
+pub mod telemetry;
 pub mod term;
 pub mod units;
+pub mod upstream;
 pub mod wire;

@@ -49,6 +49,12 @@ pub struct RequestRow {
     pub step: u32,
     /// What the customer wants.
     pub intent: String,
+    /// Kind of turn in the lab's script: `order`, `json`, `ticket`, `human`, `recall`, `long`. Says which invariants apply.
+    #[serde(default)]
+    pub kind: String,
+    /// Order number that the customer named in the first message of the conversation.
+    #[serde(default)]
+    pub order_id: String,
     /// Entry by name (`region-1`), or `target` for a foreign gateway.
     pub entry: String,
     /// Streamed or not.
@@ -69,6 +75,9 @@ pub struct RequestRow {
     pub ended_ms: f64,
     /// How it ended.
     pub end: End,
+    /// More about the end, in words: refused, reset, timed out, closed in mid-body; empty where there is nothing to add.
+    #[serde(default)]
+    pub end_detail: String,
     /// HTTP status, if any came.
     pub status: Option<u16>,
     /// Finish reason, if any came.
@@ -122,8 +131,15 @@ pub struct ProviderRow {
     pub ended_ms: Option<f64>,
     /// Streamed or not.
     pub stream: bool,
+    /// Bytes of the response head on the wire, before the body (`event_ends` counts body bytes without chunk framing).
+    #[serde(default)]
+    pub head_bytes: u64,
     /// Events written so far (streams).
     pub events_sent: u32,
+    /// Events of the whole stream up to and including its last piece of content or of a call: what a client needs to have
+    /// everything but the finish (streams; zero: not known).
+    #[serde(default)]
+    pub events_to_last_token: u32,
     /// Body bytes written after each event, cumulative: event n ends at `event_ends[n]` (streams).
     pub event_ends: Vec<u64>,
     /// The whole answer was written.

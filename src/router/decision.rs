@@ -129,6 +129,55 @@ pub enum Availability {
     },
 }
 
+/// What has happened at one target since the core began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Attempts and probes under way.
+    pub in_flight: u32,
+    /// Attempts and probes begun.
+    pub dials: u64,
+    /// Requests answered in full.
+    pub answered: u64,
+    /// Failures that count in the breaker.
+    pub failed_counted: u64,
+    /// Failures that do not.
+    pub failed_other: u64,
+    /// How often the breaker tripped.
+    pub trips: u64,
+    /// Probes begun.
+    pub probes: u64,
+    /// Probes failed.
+    pub probes_failed: u64,
+    /// Counted failures in a row, now.
+    pub consecutive_failures: u32,
+}
+
+/// One target, now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetSnapshot {
+    /// Which.
+    pub target: TargetId,
+    /// Its name.
+    pub name: String,
+    /// What it can do.
+    pub availability: Availability,
+    /// What has happened there.
+    pub counters: Counters,
+}
+
+/// The core, now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Every target, in the order of the policy.
+    pub targets: Vec<TargetSnapshot>,
+    /// Requests that are not over.
+    pub requests_open: usize,
+    /// Of these, delivered in part and still streaming.
+    pub requests_committed: usize,
+    /// Attempts under way, probes included.
+    pub attempts_in_flight: usize,
+}
+
 /// Something worth telling people.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {

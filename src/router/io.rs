@@ -78,6 +78,8 @@ pub enum Failure {
     AnswerTimeout,
     /// Silence inside a stream, seen by the relay.
     IdleTimeout,
+    /// Signs of life, but nothing to commit before the deadline less the reserve (found by the core's own clock).
+    Deadline,
     /// A clean end with neither finish reason nor `[DONE]`.
     Truncated,
     /// An empty answer: nothing, or `stop`/`tool_calls` with nothing before it, or only `[DONE]`.

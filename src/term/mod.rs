@@ -1,6 +1,8 @@
 //! Terminal facts and output: gathered once in `main`, passed in everywhere, so that tests own them.
 
 pub mod color;
+pub mod progress;
+pub mod table;
 
 use std::io::{IsTerminal, Write};
 

@@ -1,0 +1,149 @@
+//! Is the stand-in's answer as good for the business: schema, handoff, context, finish; and what of the conversation
+//! reached the next provider (RPO).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Case;
+use crate::measure::RequestRow;
+
+/// The invariants, each with the finding it leads to and its words.
+pub const INVARIANTS: &[(&str, &str, &str)] = &[
+    ("schema", "schema_broken", "answers valid against their JSON schema"),
+    ("handoff", "handoff_missed", "customers who must reach a human do, others do not"),
+    ("context", "context_broken", "answers that keep to what the conversation said"),
+    ("finish", "finish_broken", "answers that end with the right finish"),
+];
+
+/// Tool that hands a customer over, in the lab's conversations.
+const HANDOFF_TOOL: &str = "transfer_to_human";
+
+/// One invariant over all answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// Answers that it applied to.
+    pub n: usize,
+    /// Of these, broken.
+    pub broken: usize,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compatibility {
+    /// By invariant.
+    pub checked: BTreeMap<String, Checked>,
+    /// Most turns or tool results that the client knew and the next provider did not receive.
+    pub context_loss_turns: u64,
+    /// The same by intent, and how many requests were looked at.
+    pub context_loss_by_intent: BTreeMap<String, (u64, usize)>,
+    /// Turns that ended in a handoff error without being asked for.
+    pub handoffs_forced: usize,
+    /// Turns in which the handoff tool was called.
+    pub handoffs_by_tool: usize,
+    /// Turns.
+    pub turns: usize,
+}
+
+impl Compatibility {
+    /// Answers checked and broken, over all invariants.
+    #[must_use]
+    pub fn sum(&self) -> Checked {
+        self.checked.values().fold(Checked::default(), |a, c| Checked { n: a.n + c.n, broken: a.broken + c.broken })
+    }
+
+    /// Share of structured answers that kept their schema.
+    #[must_use]
+    pub fn schema_compliance(&self) -> Option<f64> {
+        let c = self.checked.get("schema").filter(|c| c.n > 0)?;
+        Some((c.n - c.broken) as f64 / c.n as f64)
+    }
+
+    /// Share of turns handed off, asked for or not.
+    #[must_use]
+    pub fn handoff_rate(&self) -> Option<f64> {
+        (self.turns > 0).then(|| (self.handoffs_forced + self.handoffs_by_tool) as f64 / self.turns as f64)
+    }
+
+    /// Share of turns handed off without being asked for.
+    #[must_use]
+    pub fn forced_rate(&self) -> Option<f64> {
+        (self.turns > 0).then(|| self.handoffs_forced as f64 / self.turns as f64)
+    }
+}
+
+fn forced(r: &RequestRow) -> bool {
+    r.error_code.as_deref() == Some("handoff") || r.gateway_outcome.as_deref() == Some("handoff")
+}
+
+pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
+    let mut out = Compatibility::default();
+    for (name, ..) in INVARIANTS {
+        out.checked.insert((*name).into(), Checked::default());
+    }
+    let rows: Vec<(usize, &RequestRow)> =
+        case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms).collect();
+    for &(i, r) in &rows {
+        for (invariant, finding, _) in INVARIANTS {
+            if !r.checked.iter().any(|c| c == invariant) {
+                continue;
+            }
+            let broken = r.violations.iter().any(|v| v == invariant);
+            let entry = out.checked.entry((*invariant).into()).or_default();
+            entry.n += 1;
+            entry.broken += usize::from(broken);
+            if broken {
+                let by = case.author(i).map_or("unknown", |p| p.provider.as_str());
+                let text = format!("{} ({}, {}), answered by {by}", case.name_of(i), r.intent, r.kind);
+                case.findings.add(finding, text);
+            }
+        }
+    }
+    lost_context(case, &rows, &mut out);
+    for turn in &case.trace.turns {
+        let own = || turn.rows.iter().map(|i| &case.ev.requests[*i]);
+        out.turns += 1;
+        if own().any(|r| r.tool_calls.iter().any(|c| c.name == HANDOFF_TOOL)) {
+            out.handoffs_by_tool += 1;
+        } else if own().any(forced) {
+            out.handoffs_forced += 1;
+        }
+    }
+    if out.forced_rate().is_some_and(|rate| rate > case.ev.declared.capacity_handoff_rate) {
+        let text = format!(
+            "{} of {} turns, declared {}",
+            out.handoffs_forced, out.turns, case.ev.declared.capacity_handoff_rate
+        );
+        case.findings.add("handoff_rate", text);
+    }
+    out
+}
+
+/// RPO: what the client had said or sent back, and the provider that answered did not receive.
+fn lost_context(case: &mut Case<'_>, rows: &[(usize, &RequestRow)], out: &mut Compatibility) {
+    for &(i, r) in rows {
+        if r.started_ms < case.ev.first_injection_ms() {
+            continue;
+        }
+        let Some(p) = case.author(i) else { continue };
+        let turns = r.turn.saturating_sub(p.turn);
+        let results = case.trace.tool_results_known[i].saturating_sub(p.tool_results);
+        let lost = u64::from(turns) + u64::from(results);
+        let entry = out.context_loss_by_intent.entry(r.intent.clone()).or_default();
+        entry.0 = entry.0.max(lost);
+        entry.1 += 1;
+        out.context_loss_turns = out.context_loss_turns.max(lost);
+        if lost > case.ev.declared.context_loss_turns {
+            let text = format!(
+                "{}: {} received {} of {} turns and {} of {} tool results",
+                case.name_of(i),
+                p.provider,
+                p.turn,
+                r.turn,
+                p.tool_results,
+                case.trace.tool_results_known[i]
+            );
+            case.findings.add("context_lost", text);
+        }
+    }
+}

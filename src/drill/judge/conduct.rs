@@ -1,0 +1,203 @@
+//! How each request was treated: failed before commit, past the deadline, cut and dressed up as whole, joined from two,
+//! run twice.
+
+use std::collections::BTreeMap;
+
+use super::answers::Truth;
+use super::{Case, PhaseFacts};
+use crate::measure::{End, RequestRow, Spread};
+use crate::units::printable;
+
+/// True if the client took this for a whole answer: a completing end, or a clean end of a stream.
+fn taken_for_whole(r: &RequestRow) -> bool {
+    matches!(r.end, End::Complete | End::CleanWithoutFinish)
+}
+
+/// What a failed request looked like, for people.
+pub(super) fn end_text(r: &RequestRow) -> String {
+    let end = match r.end {
+        End::Complete => "complete",
+        End::CleanWithoutFinish => "clean end without a finish",
+        End::ErrorEvent => "error event",
+        End::HttpError => "HTTP error",
+        End::Cut => "connection cut",
+        End::ConnectFailed => "no connection",
+        End::GaveUp => "gave up waiting",
+        End::Malformed => "unreadable",
+    };
+    let status = r.status.map(|s| format!(" {s}")).unwrap_or_default();
+    let code = r.error_code.as_deref().map(|c| format!(" ({})", printable(c, 40))).unwrap_or_default();
+    format!("{end}{status}{code}")
+}
+
+pub(super) fn check(case: &mut Case<'_>) {
+    let ev = case.ev;
+    let first = ev.first_injection_ms();
+    let rows: Vec<(usize, &RequestRow)> = case.counted().collect();
+    let after = rows.iter().filter(|(_, r)| r.ended_ms >= first).count();
+    let mut missed = Vec::new();
+    for (i, r) in rows {
+        truth_of(case, i, r);
+        if r.ended_ms < first {
+            continue;
+        }
+        let window = ev.windows.iter().rev().find(|w| w.injected_ms <= r.ended_ms);
+        let entry_broken = window.is_some_and(|w| w.breaks_entry(&r.entry));
+        let waited = r.committed_ms.unwrap_or(r.ended_ms) - case.from_ms[i];
+        let late = match r.committed_ms {
+            Some(_) => waited > ev.declared.deadline_ms,
+            None => waited >= ev.declared.deadline_ms,
+        };
+        let name = case.name_of(i);
+        if late || (r.end == End::GaveUp && !entry_broken) {
+            let what = if r.committed_ms.is_some() && !late {
+                format!("{name}: text had begun, then silence without an end until the client gave up")
+            } else {
+                format!("{name}: {} after {:.0} ms, deadline {:.0} ms", end_text(r), waited, ev.declared.deadline_ms)
+            };
+            missed.push(what);
+        } else if r.committed_ms.is_none() && !taken_for_whole(r) {
+            let code = if ev.window_at(case.from_ms[i]).is_some() {
+                if ev.stand_ins_healthy { "no_failover" } else { "stand_in_down" }
+            } else if case.from_ms[i] < first || !ev.windows.iter().any(|w| w.restoring_ms <= case.from_ms[i]) {
+                if entry_broken { continue } else { "lost_in_flight" }
+            } else if ev.windows.iter().any(|w| w.injected_ms > case.from_ms[i] && w.injected_ms < r.ended_ms) {
+                // It began between two rounds and met the next cut.
+                "lost_in_flight"
+            } else {
+                "failed_after_restore"
+            };
+            case.findings.add(code, format!("{name}: {} after {:.0} ms", end_text(r), waited));
+        }
+        if r.committed_ms.is_some() && r.end == End::Cut && !entry_broken {
+            case.findings.add("uncontrolled_break", format!("{name}: the connection was cut after the text had begun"));
+        }
+        if r.error_events > 1 {
+            case.findings.add("uncontrolled_break", format!("{name}: {} error events", r.error_events));
+        }
+    }
+    // The route may declare a share that misses it; everything up to that is as declared.
+    if missed.len() as f64 > ev.declared.deadline_miss_rate * after as f64 {
+        for what in missed {
+            case.findings.add("deadline_missed", what);
+        }
+    }
+}
+
+/// What the end and the text say together.
+fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) {
+    let name = case.name_of(i);
+    let truth = case.truths[i];
+    match truth {
+        Truth::Spliced => {
+            let text = printable(&r.text, 60);
+            case.findings.add("spliced_answer", format!("{name}: \"{text}\" holds pieces of two attempts"));
+            return;
+        }
+        Truth::Invented => {
+            let text = printable(&r.text, 60);
+            case.findings.add("invented_text", format!("{name}: \"{text}\" was written by no provider"));
+            return;
+        }
+        Truth::AlteredCall => {
+            case.findings.add("altered_call", name);
+            return;
+        }
+        Truth::Nothing | Truth::Part(_) | Truth::Whole(_) => {}
+    }
+    if r.end == End::CleanWithoutFinish {
+        case.findings.add("truncated_as_success", format!("{name}: a clean end, without [DONE] and without a finish"));
+    } else if r.end == End::Complete && !matches!(truth, Truth::Whole(_)) {
+        let (got, whole) = (r.text.chars().count(), longest(case, i));
+        let finish = r.finish_reason.as_deref().map_or_else(|| "[DONE]".into(), |f| printable(f, 20));
+        case.findings.add(
+            "truncated_as_success",
+            format!("{name}: ended as whole ({finish}) after {got} of {whole} characters"),
+        );
+    } else if matches!(r.end, End::ErrorEvent | End::Cut) {
+        if r.done_marker {
+            case.findings.add("forged_end", format!("{name}: [DONE] beside a broken answer"));
+        }
+        if r.finish_reason.is_some() && matches!(truth, Truth::Part(_)) {
+            case.findings.add("forged_end", format!("{name}: a finish reason although the answer is not whole"));
+        }
+    }
+}
+
+fn longest(case: &Case<'_>, i: usize) -> usize {
+    case.trace.seen_by[i].iter().map(|p| case.ev.providers[*p].text.chars().count()).max().unwrap_or(0)
+}
+
+/// Effects beyond the first with one business key, that the ticket system did not recognise as repeated.
+pub(super) fn duplicates(case: &mut Case<'_>) -> usize {
+    let mut tickets: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for e in case.ev.effects.iter().filter(|e| !e.repeated) {
+        tickets.entry(&e.business_key).or_default().push(e.ticket);
+    }
+    let mut extra = 0;
+    for (key, numbers) in tickets.into_iter().filter(|(_, t)| t.len() > 1) {
+        extra += numbers.len() - 1;
+        let list = numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        case.findings.add("duplicate_effect", format!("{}: tickets {list}", printable(key, 80)));
+    }
+    extra
+}
+
+/// Most requests that providers received for one client request.
+pub(super) fn attempts(case: &mut Case<'_>) -> u32 {
+    let mut most = 0;
+    for i in 0..case.ev.requests.len() {
+        let n = u32::try_from(case.trace.seen_by[i].len()).unwrap_or(u32::MAX);
+        most = most.max(n);
+        if n > case.ev.declared.max_attempts {
+            let text = format!("{}: {n} attempts, {} allowed", case.name_of(i), case.ev.declared.max_attempts);
+            case.findings.add("attempts_exceeded", text);
+        }
+    }
+    most
+}
+
+/// Time to useful text of the requests that started in a phase, from when the customer began to wait.
+pub(super) fn useful_text(case: &Case<'_>, phase: &str) -> Spread {
+    let samples: Vec<f64> = case
+        .counted()
+        .filter(|(i, _)| case.phase_of(case.from_ms[*i]) == phase && case.from_ms[*i] >= case.ev.steady_from_ms)
+        .filter_map(|(i, r)| r.useful_text_ms.map(|at| at - case.from_ms[i]))
+        .collect();
+    Spread::of(&samples)
+}
+
+pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
+    let mut out: BTreeMap<String, PhaseFacts> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, r) in case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms) {
+        let phase = case.phase_of(case.from_ms[i]);
+        let facts = out.entry(phase.into()).or_default();
+        facts.requests += 1;
+        *seen.entry(phase).or_default() += case.trace.seen_by[i].len();
+        match (case.author(i), case.truths[i], r.end) {
+            (Some(p), Truth::Whole(_), End::Complete) => {
+                *facts.answered_by.entry(p.provider.clone()).or_default() += 1;
+            }
+            _ => facts.failed += 1,
+        }
+    }
+    for (phase, facts) in &mut out {
+        facts.useful_text_ms = useful_text(case, phase);
+        let received = seen.get(phase.as_str()).copied().unwrap_or(0);
+        facts.provider_requests_per_request = (facts.requests > 0).then(|| received as f64 / facts.requests as f64);
+    }
+    out
+}
+
+/// By intent, over requests that started in an outage: how many were not answered well, and how many there were.
+pub(super) fn intents(case: &Case<'_>) -> BTreeMap<String, (usize, usize)> {
+    let mut out: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for (i, r) in case.counted().filter(|(i, _)| case.phase_of(case.from_ms[*i]) == "outage") {
+        let (bad, all) = out.entry(r.intent.clone()).or_default();
+        *all += 1;
+        let well = r.end == End::Complete && matches!(case.truths[i], Truth::Whole(_)) && r.violations.is_empty();
+        *bad += usize::from(!well);
+    }
+    out
+}

@@ -1,0 +1,194 @@
+//! `[P]` From evidence to a judgement. Nothing here asks the system under test how it did; a gateway's own account is used
+//! only where a row says "as the gateway saw".
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod answers;
+mod compatibility;
+mod conduct;
+mod independence;
+mod promises;
+mod recovery;
+mod streams;
+mod validity;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::evidence::{Evidence, GatewayTimings};
+use super::verdict::{Finding, Findings, Promise, Verdict};
+use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
+
+pub use answers::Truth;
+pub use compatibility::Compatibility;
+pub use independence::Independence;
+pub use recovery::{Bound, Recovery, RoundRecovery};
+pub use streams::CutStreams;
+
+#[cfg(test)]
+pub(crate) use crate::measure::trace::tests as hand;
+
+/// Requests of one phase, by who answered them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseFacts {
+    /// Requests that started in it.
+    pub requests: usize,
+    /// Of these, not answered whole.
+    pub failed: usize,
+    /// Whole answers by provider.
+    pub answered_by: BTreeMap<String, usize>,
+    /// Time to useful text.
+    pub useful_text_ms: Spread,
+    /// Requests that providers received for each client request, mean.
+    pub provider_requests_per_request: Option<f64>,
+}
+
+/// Everything a report says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Findings, gravest first.
+    pub findings: Vec<Finding>,
+    /// The four promises.
+    pub promises: Vec<Promise>,
+    /// Recovery, round by round.
+    pub recovery: Recovery,
+    /// Compatibility.
+    pub compatibility: Compatibility,
+    /// Independence.
+    pub independence: Independence,
+    /// Streams that were cut.
+    pub cut_streams: CutStreams,
+    /// Time to useful text of requests that started in an outage.
+    pub useful_text_ms: Spread,
+    /// Most requests that providers received for one client request.
+    pub attempts_per_request_max: u32,
+    /// Most dials that a gateway says it made for one request.
+    pub attempts_as_gateway_saw_max: Option<u32>,
+    /// Effects beyond the first with the same business key.
+    pub duplicate_effects: usize,
+    /// Most requests that waited at once.
+    pub queue_max: usize,
+    /// Phases: `steady`, `outage`, `recovery`.
+    pub phases: BTreeMap<String, PhaseFacts>,
+    /// Share of requests of the intent that were not answered well during outages, by intent: (bad, all).
+    pub intents: BTreeMap<String, (usize, usize)>,
+}
+
+impl Judgement {
+    /// Recovery time of the slowest round and its parts.
+    #[must_use]
+    pub fn rto_ms(&self) -> (Option<f64>, Option<GatewayTimings>) {
+        let worst = self.recovery.worst();
+        (worst.and_then(|r| r.rto.total_ms()), worst.and_then(|r| r.parts))
+    }
+}
+
+/// The rows laid beside each other once, for all parts of the judgement.
+pub(crate) struct Case<'a> {
+    pub(crate) ev: &'a Evidence,
+    pub(crate) trace: Trace,
+    pub(crate) truths: Vec<Truth>,
+    /// What the customer waited from.
+    pub(crate) from_ms: Vec<f64>,
+    pub(crate) findings: Findings,
+}
+
+impl<'a> Case<'a> {
+    pub(crate) fn new(ev: &'a Evidence) -> Case<'a> {
+        let trace = Trace::new(&ev.requests, &ev.providers);
+        let truths = ev
+            .requests
+            .iter()
+            .zip(&trace.seen_by)
+            .map(|(r, seen)| answers::truth(r, seen, &ev.providers, &ev.declared.key_arguments))
+            .collect();
+        let from_ms = trace.waited_from_ms.clone();
+        Case { ev, trace, truths, from_ms, findings: Findings::default() }
+    }
+
+    /// Requests that count: all but those that the client itself repeated at another entry.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (usize, &'a RequestRow)> + '_ {
+        self.ev.requests.iter().enumerate().filter(|(i, _)| !self.trace.superseded[*i])
+    }
+
+    /// The provider row that a request's answer came from.
+    pub(crate) fn author(&self, request: usize) -> Option<&'a ProviderRow> {
+        self.truths[request].author().map(|p| &self.ev.providers[p])
+    }
+
+    pub(crate) fn is_broken(&self, provider: &str) -> bool {
+        self.ev.broken.iter().any(|b| b == provider)
+    }
+
+    /// `c12 turn 2, region-1 at 4.12 s`
+    pub(crate) fn name_of(&self, request: usize) -> String {
+        let r = &self.ev.requests[request];
+        let step = if r.step == 0 { String::new() } else { format!(" step {}", r.step + 1) };
+        format!("{} turn {}{step} at {:.2} s", r.conversation, r.turn, r.started_ms / 1e3)
+    }
+
+    /// The name of the phase in which a request started.
+    pub(crate) fn phase_of(&self, at_ms: f64) -> &'static str {
+        if at_ms < self.ev.first_injection_ms() {
+            "steady"
+        } else if self.ev.window_at(at_ms).is_some() {
+            "outage"
+        } else {
+            "recovery"
+        }
+    }
+}
+
+/// Judges a run.
+#[must_use]
+pub fn judge(ev: &Evidence) -> Judgement {
+    let mut case = Case::new(ev);
+    validity::check(&mut case);
+    conduct::check(&mut case);
+    let cut_streams = streams::check(&mut case);
+    let recovery = recovery::check(&mut case);
+    let compatibility = compatibility::check(&mut case);
+    let independence = independence::check(&mut case);
+    let (duplicate_effects, attempts) = (conduct::duplicates(&mut case), conduct::attempts(&mut case));
+    let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
+    let useful_text_ms = conduct::useful_text(&case, "outage");
+    validity::samples(&mut case, &cut_streams, &recovery);
+    promises::limits(&mut case, &useful_text_ms, queue_max);
+    let promises = promises::all(
+        &case,
+        &recovery,
+        &compatibility,
+        &independence,
+        &useful_text_ms,
+        queue_max,
+        attempts,
+        duplicate_effects,
+    );
+    let gateway_attempts = ev.requests.iter().filter_map(|r| r.gateway_attempts).max();
+    Judgement {
+        verdict: case.findings.verdict(ev.aborted.is_some()),
+        promises,
+        recovery,
+        compatibility,
+        independence,
+        cut_streams,
+        useful_text_ms,
+        attempts_per_request_max: attempts,
+        attempts_as_gateway_saw_max: gateway_attempts,
+        duplicate_effects,
+        queue_max,
+        phases: conduct::phases(&case),
+        intents: conduct::intents(&case),
+        findings: case.findings.sorted(),
+    }
+}
+
+/// True if recovery can be spoken of at all.
+pub(crate) fn hit(rto: &Rto) -> bool {
+    !matches!(rto, Rto::NotHit)
+}
+
+#[cfg(test)]
+mod tests;

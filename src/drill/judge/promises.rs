@@ -1,0 +1,233 @@
+//! The four promises, kept apart because one availability number hides them: declared, measured, n, verdict.
+
+use serde_json::{Value, json};
+
+use super::compatibility::INVARIANTS;
+use super::recovery::{BOUND_SHARE, OVERHEAD_MS};
+use super::{Case, Compatibility, Independence, Recovery, hit};
+use crate::drill::verdict::{Kept, Promise, Row};
+use crate::measure::Spread;
+
+fn ms(value: Option<f64>) -> String {
+    value.map_or_else(|| "none".into(), |v| format!("{v:.0} ms"))
+}
+
+fn at_most(value: Option<f64>) -> String {
+    value.map_or_else(|| "not declared".into(), |v| format!("≤ {v:.0} ms"))
+}
+
+fn kept(measured: Option<f64>, declared: Option<f64>) -> Kept {
+    match (measured, declared) {
+        (Some(m), Some(d)) => Kept::when(m <= d),
+        _ => Kept::NotJudged,
+    }
+}
+
+fn row(name: &str, what: &str, declared: String, measured: String, n: usize, verdict: Kept) -> Row {
+    Row { name: name.into(), what: what.into(), declared, measured, n, verdict }
+}
+
+fn promise(name: &str, unit: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
+    let verdict = rows.iter().fold(Kept::NotJudged, |v, r| v.and(r.verdict));
+    Promise { name: name.into(), declared, measured, unit: unit.into(), n, verdict, rows }
+}
+
+/// Findings for limits that are laid on the run as a whole.
+pub(super) fn limits(case: &mut Case<'_>, useful_text: &Spread, queue_max: usize) {
+    if let Some(declared) = case.ev.declared.queue_max.filter(|q| queue_max as u64 > *q) {
+        case.findings.add("queue_exceeded", format!("{queue_max} waited at once, declared {declared}"));
+    }
+    if let (Some(p95), Some(declared)) = (useful_text.p95, case.ev.declared.useful_text_p95_ms)
+        && p95 > declared
+    {
+        let text = format!("95th percentile {p95:.0} ms over {}, declared {declared:.0} ms", useful_text.n);
+        case.findings.add("useful_text_slow", text);
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of a judgement, each computed once")]
+pub(super) fn all(
+    case: &Case<'_>,
+    recovery: &Recovery,
+    compatibility: &Compatibility,
+    independence: &Independence,
+    useful_text: &Spread,
+    queue_max: usize,
+    attempts: u32,
+    duplicates: usize,
+) -> Vec<Promise> {
+    vec![
+        of_recovery(case, recovery),
+        of_compatibility(case, compatibility, duplicates),
+        of_capacity(case, compatibility, useful_text, queue_max, attempts),
+        of_independence(case, independence),
+    ]
+}
+
+fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
+    let declared = case.ev.declared.recovery_ms;
+    let worst = r.worst();
+    let total = worst.and_then(|w| w.rto.total_ms());
+    let was_hit = worst.is_some_and(|w| hit(&w.rto));
+    let rto_verdict = if was_hit && total.is_none() { Kept::Fail } else { kept(total, declared) };
+    let rto_text =
+        if was_hit { total.map_or_else(|| "not recovered".into(), |v| format!("{v:.0} ms")) } else { "none".into() };
+    let failbacks: Vec<f64> = r.rounds.iter().filter_map(|w| w.failback_ms).collect();
+    let sought = r.rounds.iter().filter(|w| w.failback_sought).count();
+    let failback = failbacks.iter().copied().fold(None, |m: Option<f64>, v| Some(m.map_or(v, |m| m.max(v))));
+    let failback_verdict = if sought > failbacks.len() { Kept::Fail } else { kept(failback, declared) };
+    let failback_text =
+        if sought > failbacks.len() { format!("{} of {sought} rounds", failbacks.len()) } else { ms(failback) };
+    let mut rows = vec![
+        row(
+            "rto_ms",
+            "useful answers back after the cut (slowest round)",
+            at_most(declared),
+            rto_text,
+            r.turns(),
+            rto_verdict,
+        ),
+        row(
+            "failback_ms",
+            "primary useful again after the restore (slowest round)",
+            at_most(declared),
+            failback_text,
+            sought,
+            failback_verdict,
+        ),
+        row(
+            "failed_before_commit",
+            "requests after the cut that failed before any useful byte",
+            "0".into(),
+            r.failed_before_commit.to_string(),
+            r.after_cut,
+            if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit == 0) },
+        ),
+    ];
+    let b = r.bound;
+    if b.n > 0 {
+        let share = b.within as f64 / b.n as f64;
+        let what = format!("affected requests within their limit + the stand-in's first token + {OVERHEAD_MS:.0} ms");
+        let measured = format!("{:.0} % (worst {:+.0} ms)", share * 100.0, b.worst_excess_ms.unwrap_or(0.0));
+        let least = format!("≥ {:.0} %", BOUND_SHARE * 100.0);
+        rows.push(row("within_bound", &what, least, measured, b.n, Kept::when(share >= BOUND_SHARE)));
+    }
+    promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows)
+}
+
+fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Promise {
+    let allowed = case.ev.declared.invariant_violation_rate;
+    let mut rows = Vec::new();
+    for (name, _, what) in INVARIANTS {
+        let k = c.checked.get(*name).copied().unwrap_or_default();
+        let rate = if k.n == 0 { 0.0 } else { k.broken as f64 / k.n as f64 };
+        let verdict = if k.n == 0 { Kept::NotJudged } else { Kept::when(rate <= allowed) };
+        let declared = if allowed == 0.0 { "all".into() } else { format!("≥ {:.1} %", (1.0 - allowed) * 100.0) };
+        rows.push(row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict));
+    }
+    let looked_at: usize = c.context_loss_by_intent.values().map(|(_, n)| n).sum();
+    let lost = case.ev.declared.context_loss_turns;
+    let context = if looked_at == 0 { Kept::NotJudged } else { Kept::when(c.context_loss_turns <= lost) };
+    rows.push(row(
+        "context_loss_turns",
+        "turns or tool results that did not reach the next provider (RPO)",
+        format!("≤ {lost}"),
+        c.context_loss_turns.to_string(),
+        looked_at,
+        context,
+    ));
+    rows.push(row(
+        "duplicate_effects",
+        "business actions done twice",
+        "0".into(),
+        duplicates.to_string(),
+        case.ev.effects.len(),
+        Kept::when(duplicates == 0),
+    ));
+    let sum = c.sum();
+    let rate = (sum.n > 0).then(|| sum.broken as f64 / sum.n as f64);
+    promise("compatibility", "violation_rate", json!(allowed), json!(rate), sum.n, rows)
+}
+
+fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: usize, attempts: u32) -> Promise {
+    let d = &case.ev.declared;
+    let n = case.ev.requests.len();
+    let queue = d.queue_max.map_or(Kept::NotJudged, |q| Kept::when(queue_max as u64 <= q));
+    let queue_declared = d.queue_max.map_or_else(|| "not declared".into(), |q| format!("≤ {q}"));
+    let forced = c.forced_rate();
+    let rows = vec![
+        row("queue_max", "requests waiting at one moment", queue_declared, queue_max.to_string(), n, queue),
+        row(
+            "useful_text_p95_ms",
+            "time to useful text in the outage, 95th percentile",
+            at_most(d.useful_text_p95_ms),
+            ms(useful.p95),
+            useful.n,
+            kept(useful.p95, d.useful_text_p95_ms),
+        ),
+        row(
+            "attempts_per_request_max",
+            "requests that providers received for one of the client",
+            format!("≤ {}", d.max_attempts),
+            attempts.to_string(),
+            n,
+            Kept::when(attempts <= d.max_attempts),
+        ),
+        row(
+            "handoff_rate",
+            "turns handed off without being asked for",
+            format!("≤ {:.1} %", d.capacity_handoff_rate * 100.0),
+            forced.map_or_else(|| "none".into(), |f| format!("{:.1} %", f * 100.0)),
+            c.turns,
+            forced.map_or(Kept::NotJudged, |f| Kept::when(f <= d.capacity_handoff_rate)),
+        ),
+    ];
+    promise("capacity", "queue_max", json!(d.queue_max), json!(queue_max), n, rows)
+}
+
+fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
+    let outages = case.ev.windows.iter().filter(|w| w.dead()).count();
+    let bytes = i.bytes_received.filter(|_| i.asked);
+    let requests = if i.asked { Kept::when(i.requests_received == 0) } else { Kept::NotJudged };
+    let explained = i.dials_breaker + i.dials_under_way + i.dials_probes;
+    let dials = i.dials.filter(|_| i.asked);
+    let mut rows = vec![
+        row(
+            "bytes_from_broken_region",
+            "bytes received from the broken region after the cut",
+            "0".into(),
+            bytes.map_or_else(|| "not counted".into(), |b| b.to_string()),
+            outages,
+            bytes.map_or(Kept::NotJudged, |b| Kept::when(b == 0)),
+        ),
+        row(
+            "requests_to_broken_region",
+            "requests that the broken provider received after the cut",
+            "0".into(),
+            i.requests_received.to_string(),
+            outages,
+            requests,
+        ),
+        row(
+            "dials_into_broken_region",
+            "dials into it, as the gateway saw",
+            format!("≤ {} breaker + {} under way + {} probes", i.dials_breaker, i.dials_under_way, i.dials_probes),
+            dials.map_or_else(|| "not known".into(), |d| d.to_string()),
+            outages,
+            dials.map_or(Kept::NotJudged, |d| Kept::when(d <= explained)),
+        ),
+    ];
+    if i.dependencies_cut > 0 {
+        let measured = format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms));
+        let well = case.findings.has("no_failover");
+        rows.push(row(
+            "dependencies_cut",
+            "policy, secrets, history, telemetry gone: answers went on from the last good copies",
+            "no request fails".into(),
+            measured,
+            i.dependencies_cut,
+            Kept::when(!well && i.refreshes_failed > 0),
+        ));
+    }
+    promise("independence", "bytes_from_broken_region", json!(i.asked.then_some(0)), json!(bytes), outages, rows)
+}

@@ -1,0 +1,233 @@
+//! How soon a customer got a useful answer again, and how soon the primary was back.
+
+use serde::{Deserialize, Serialize};
+
+use super::answers::Truth;
+use super::{Case, hit};
+use crate::drill::evidence::{GatewayTimings, Window};
+use crate::measure::{End, RequestRow, Rto, TurnFacts, rto};
+
+/// Time allowed beyond the limits and the stand-in's own time: scheduling, relaying and reading, in milliseconds.
+pub const OVERHEAD_MS: f64 = 100.0;
+/// Share of affected requests that must stay within the bound.
+pub const BOUND_SHARE: f64 = 0.95;
+
+/// Requests that tried the broken provider, held to what their limits explain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Affected requests that were answered.
+    pub n: usize,
+    /// Of these, within limit + stand-in's own time to first token + 100 ms.
+    pub within: usize,
+    /// Largest excess over limit and stand-in's time.
+    pub worst_excess_ms: Option<f64>,
+}
+
+/// One round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecovery {
+    /// Its name.
+    pub name: String,
+    /// Turns that started after the injection was acknowledged and before the restore.
+    pub turns: usize,
+    /// Recovery time.
+    pub rto: Rto,
+    /// Its parts, as the gateway saw the first turn that the primary did not answer.
+    pub parts: Option<GatewayTimings>,
+    /// Restore read back until the useful text of the first useful answer of the primary.
+    pub failback_ms: Option<f64>,
+    /// It was looked for: the round had a recovery phase with turns in it.
+    pub failback_sought: bool,
+}
+
+/// All rounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Round by round.
+    pub rounds: Vec<RoundRecovery>,
+    /// Requests that tried the broken provider.
+    pub bound: Bound,
+    /// Requests that started after an acknowledged injection and before the restore.
+    pub after_cut: usize,
+    /// Of these, failed before commit.
+    pub failed_before_commit: usize,
+}
+
+impl Recovery {
+    /// The round that took longest; one that never recovered is longer than any.
+    #[must_use]
+    pub fn worst(&self) -> Option<&RoundRecovery> {
+        let key = |r: &&RoundRecovery| match r.rto {
+            Rto::NotHit => -1.0,
+            Rto::NotRecovered { .. } => f64::INFINITY,
+            Rto::Recovered { .. } => r.rto.total_ms().unwrap_or(0.0),
+        };
+        self.rounds.iter().max_by(|a, b| key(a).total_cmp(&key(b)))
+    }
+
+    /// Turns that started in an outage, over all rounds.
+    #[must_use]
+    pub fn turns(&self) -> usize {
+        self.rounds.iter().map(|r| r.turns).sum()
+    }
+}
+
+/// What the definition of RTO needs to know of each turn, in order of their start.
+pub(super) fn turn_facts(case: &Case<'_>) -> Vec<TurnFacts> {
+    case.trace
+        .turns
+        .iter()
+        .map(|turn| {
+            let rows: Vec<usize> = turn.rows.iter().copied().filter(|i| !case.trace.superseded[*i]).collect();
+            let last = rows.last().map(|i| &case.ev.requests[*i]);
+            let whole = |i: &usize| {
+                let r = &case.ev.requests[*i];
+                r.end == End::Complete && matches!(case.truths[*i], Truth::Whole(_))
+            };
+            let in_time = |i: &usize| {
+                let r = &case.ev.requests[*i];
+                r.committed_ms.is_some_and(|at| at - case.from_ms[*i] <= case.ev.declared.deadline_ms)
+            };
+            let kept = |i: &usize| case.ev.requests[*i].violations.is_empty();
+            let by_primary = |i: &usize| case.author(*i).is_some_and(|p| case.is_broken(&p.provider));
+            let well = !rows.is_empty() && rows.iter().all(|i| whole(i) && in_time(i) && kept(i));
+            let asked_for_human = rows.iter().any(|i| asks_for_human(&case.ev.requests[*i]));
+            let finished = last.is_some_and(|r| r.last_of_turn);
+            TurnFacts {
+                started_ms: turn.started_ms,
+                primary_answered: !rows.is_empty() && rows.iter().all(|i| whole(i) && by_primary(i)),
+                useful: well && finished && !asked_for_human,
+                neutral: well && asked_for_human,
+                useful_text_ms: last.and_then(|r| r.useful_text_ms),
+            }
+        })
+        .collect()
+}
+
+/// True if the customer asked for a human in this turn.
+fn asks_for_human(r: &RequestRow) -> bool {
+    r.kind == "human"
+}
+
+pub(super) fn check(case: &mut Case<'_>) -> Recovery {
+    let facts = turn_facts(case);
+    let mut out = Recovery { bound: bound(case), ..Recovery::default() };
+    for (i, r) in case.counted().filter(|(i, _)| case.ev.window_at(case.from_ms[*i]).is_some()) {
+        out.after_cut += 1;
+        let failed = r.committed_ms.is_none() || matches!(case.truths[i], Truth::Nothing);
+        out.failed_before_commit += usize::from(failed);
+    }
+    for window in &case.ev.windows {
+        out.rounds.push(round(case, window, &facts));
+    }
+    let limit = case.ev.declared.recovery_ms;
+    for r in &out.rounds {
+        if let (Some(limit), true) = (limit, hit(&r.rto)) {
+            match r.rto.total_ms() {
+                Some(ms) if ms <= limit => {}
+                Some(ms) => {
+                    case.findings.add("recovery_exceeded", format!("{}: {ms:.0} ms, declared {limit:.0} ms", r.name))
+                }
+                None => case.findings.add("recovery_exceeded", format!("{}: not back while the drill looked", r.name)),
+            }
+        }
+        if let (Some(limit), true) = (limit, r.failback_sought) {
+            match r.failback_ms {
+                Some(ms) if ms <= limit => {}
+                Some(ms) => {
+                    case.findings.add("failback_missed", format!("{}: {ms:.0} ms, declared {limit:.0} ms", r.name))
+                }
+                None => case.findings.add("failback_missed", format!("{}: no useful answer of the primary", r.name)),
+            }
+        }
+    }
+    let b = out.bound;
+    if b.n > 0 && (b.within as f64) < BOUND_SHARE * b.n as f64 {
+        let worst = b.worst_excess_ms.unwrap_or(0.0);
+        case.findings
+            .add("slow_failover", format!("{} of {} within the bound, worst {worst:.0} ms over", b.within, b.n));
+    }
+    out
+}
+
+fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery {
+    let found = rto(facts, window.injected_ms, window.until_ms);
+    let parts = match found {
+        Rto::Recovered { first_missed, .. } => parts(case, first_missed),
+        _ => None,
+    };
+    let after = |t: &&TurnFacts| t.started_ms >= window.restored_ms && t.started_ms < window.until_ms;
+    let failback = facts.iter().filter(after).find(|t| t.useful && t.primary_answered).and_then(|t| t.useful_text_ms);
+    RoundRecovery {
+        name: window.name.clone(),
+        turns: facts.iter().filter(|t| window.holds(t.started_ms)).count(),
+        rto: found,
+        parts,
+        failback_ms: failback.map(|at| at - window.restored_ms),
+        failback_sought: case.ev.aborted.is_none() && facts.iter().any(|t| after(&t)),
+    }
+}
+
+/// The parts of the recovery time: the decision record of the first request of that turn that needed another attempt.
+fn parts(case: &Case<'_>, turn: usize) -> Option<GatewayTimings> {
+    let rows = &case.trace.turns[turn].rows;
+    let decisions: Vec<_> = rows.iter().filter_map(|i| case.ev.decision(&case.ev.requests[*i])).collect();
+    let failed_over = decisions.iter().find(|d| d.record.attempts.len() > 1);
+    failed_over.or(decisions.first()).map(|d| d.record.timings)
+}
+
+/// Requests that started after the injection and, as the gateway saw, dialled the broken provider first and were then
+/// answered by a stand-in: how long they took is laid beside the limits that they ran into and the stand-in's own time to
+/// its first token. Without a gateway's account every request of the outage is taken, with the longest of the limits.
+fn bound(case: &Case<'_>) -> Bound {
+    let mut out = Bound::default();
+    let d = &case.ev.declared;
+    for (i, r) in case.counted().filter(|(_, r)| r.stream) {
+        let Some(window) = case.ev.window_at(case.from_ms[i]).filter(|w| w.dead() && !w.breaks_entry(&r.entry)) else {
+            continue;
+        };
+        let Some(stand_in) = case.author(i).filter(|p| !case.is_broken(&p.provider)) else { continue };
+        let (Some(first), Some(at)) = (stand_in.first_token_ms, r.useful_text_ms.or(r.committed_ms)) else { continue };
+        let limit = if case.ev.gateways.is_some() {
+            let Some(decision) = case.ev.decision(r) else { continue };
+            let failed: Vec<&str> = decision
+                .record
+                .attempts
+                .iter()
+                .filter(|a| case.is_broken(&a.target))
+                .map(|a| a.reason.as_str())
+                .collect();
+            if failed.is_empty() {
+                continue;
+            }
+            failed.iter().map(|reason| limit_of(reason, d.connect_limit_ms, d.first_token_limit_ms)).sum::<f64>()
+        } else {
+            let see = |word: &str| window.faults.iter().any(|f| f.provider.is_some() && f.see.contains(word));
+            if see("silen") {
+                d.first_token_limit_ms
+            } else if see("connect_timeout") {
+                d.connect_limit_ms
+            } else {
+                0.0
+            }
+        };
+        // A call is held until it is whole: what counts is its first fragment, so its own length is allowed for.
+        let held =
+            if r.useful_text_ms.is_some() { 0.0 } else { stand_in.ended_ms.map_or(0.0, |e| (e - first).max(0.0)) };
+        let own = first - stand_in.arrived_ms + held;
+        let excess = at - case.from_ms[i] - limit - own;
+        out.n += 1;
+        out.within += usize::from(excess <= OVERHEAD_MS);
+        out.worst_excess_ms = Some(out.worst_excess_ms.map_or(excess, |w| w.max(excess)));
+    }
+    out
+}
+
+/// The limit that an attempt with this outcome had run into.
+fn limit_of(reason: &str, connect_ms: f64, first_token_ms: f64) -> f64 {
+    match reason {
+        "refused" => 0.0,
+        "connect_timeout" => connect_ms,
+        _ => first_token_ms,
+    }
+}

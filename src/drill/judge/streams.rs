@@ -1,0 +1,121 @@
+//! Streams that were cut: where, and what became of them for the client. Which bytes a gateway had when its upstream died
+//! is not seen from outside; the fault server's cut point says it where events are counted, else what the provider had
+//! written is the upper bound and what the client received the lower one.
+
+use serde::{Deserialize, Serialize};
+
+use super::Case;
+use super::answers::Truth;
+use crate::drill::evidence::{CutPoint, Window};
+use crate::measure::{End, ProviderRow};
+
+/// Answers that were under way at the broken provider when their path broke.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CutStreams {
+    /// All of them.
+    pub n: usize,
+    /// Cut before content: by what the client got.
+    pub before_content: CutKind,
+    /// Cut after content.
+    pub after_content: CutKind,
+    /// Cut inside a tool call that had not been delivered.
+    pub inside_call: CutKind,
+    /// Cut after a call's arguments, before its finish.
+    pub after_call: CutKind,
+}
+
+/// What became of the streams that were cut at one kind of point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutKind {
+    /// How many.
+    pub n: usize,
+    /// Answered whole by another attempt.
+    pub answered_whole: usize,
+    /// Ended with exactly one error event, no `[DONE]` and no finish.
+    pub one_error_event: usize,
+    /// Anything else.
+    pub other: usize,
+}
+
+impl CutStreams {
+    /// The counts at one point.
+    #[must_use]
+    pub fn at(&self, point: CutPoint) -> &CutKind {
+        match point {
+            CutPoint::BeforeContent => &self.before_content,
+            CutPoint::AfterContent => &self.after_content,
+            CutPoint::InsideCall => &self.inside_call,
+            CutPoint::AfterCall => &self.after_call,
+        }
+    }
+
+    fn at_mut(&mut self, point: CutPoint) -> &mut CutKind {
+        match point {
+            CutPoint::BeforeContent => &mut self.before_content,
+            CutPoint::AfterContent => &mut self.after_content,
+            CutPoint::InsideCall => &mut self.inside_call,
+            CutPoint::AfterCall => &mut self.after_call,
+        }
+    }
+}
+
+/// Events that stand before the first content of a stream: the role chunk.
+const ROLE_EVENTS: u32 = 1;
+
+/// Where a provider's stream was cut inside this window.
+fn point_of(row: &ProviderRow, window: &Window, client_has_its_text: bool) -> CutPoint {
+    let planned = window
+        .faults
+        .iter()
+        .filter(|f| f.provider.as_deref() == Some(row.provider.as_str()))
+        .find_map(|f| f.cut_events)
+        .unwrap_or(u32::MAX);
+    let events = planned.min(row.events_sent);
+    let is_call = !row.tool_calls.is_empty();
+    if !is_call && client_has_its_text {
+        CutPoint::AfterContent
+    } else if !is_call || events <= ROLE_EVENTS {
+        CutPoint::BeforeContent
+    } else if row.events_to_last_token > 0 && events >= row.events_to_last_token {
+        CutPoint::AfterCall
+    } else {
+        CutPoint::InsideCall
+    }
+}
+
+/// True if this answer was under way when the path broke, or was cut by the fault.
+fn was_cut(row: &ProviderRow, window: &Window) -> bool {
+    let ended = row.ended_ms.unwrap_or(f64::INFINITY);
+    let in_flight = row.arrived_ms < window.injected_ms && ended >= window.injected_ms && window.dead();
+    let cut_inside = window.holds(row.arrived_ms) && !window.dead() && !row.completed;
+    row.stream && !row.probe && (in_flight || cut_inside)
+}
+
+pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
+    let mut out = CutStreams::default();
+    for (p, row) in case.ev.providers.iter().enumerate().filter(|(_, r)| case.is_broken(&r.provider)) {
+        let Some(window) = case.ev.windows.iter().find(|w| was_cut(row, w)) else { continue };
+        let Some(i) = case.trace.caused_by[p] else { continue };
+        let r = &case.ev.requests[i];
+        let own = case.truths[i] == Truth::Part(p) || case.truths[i] == Truth::Whole(p);
+        if r.end == End::Complete && case.truths[i] == Truth::Whole(p) && !case.ev.windows.iter().any(|w| !w.dead()) {
+            // It reached the client whole before the cut did.
+            continue;
+        }
+        if r.ended_ms < window.injected_ms {
+            continue;
+        }
+        let kind = out.at_mut(point_of(row, window, own && r.committed_ms.is_some()));
+        kind.n += 1;
+        let whole_from_another = matches!(case.truths[i], Truth::Whole(q) if q != p);
+        if r.end == End::Complete && whole_from_another {
+            kind.answered_whole += 1;
+        } else if r.end == End::ErrorEvent && r.error_events == 1 && !r.done_marker && r.finish_reason.is_none() {
+            kind.one_error_event += 1;
+        } else {
+            kind.other += 1;
+        }
+    }
+    out.n = out.before_content.n + out.after_content.n + out.inside_call.n + out.after_call.n;
+    out
+}

@@ -1,0 +1,157 @@
+//! `[P]` What a drill leaves behind: `summary.json` with fixed names, `report.md` for people, tables for the terminal.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod markdown;
+pub mod summary;
+
+use serde::{Deserialize, Serialize};
+
+use super::evidence::Evidence;
+use super::judge::Judgement;
+use super::verdict::Cleanup;
+
+pub use markdown::markdown;
+pub use summary::summary;
+
+/// A moment worth showing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Since the start of the drill.
+    pub at_ms: f64,
+    /// What happened.
+    pub text: String,
+}
+
+/// How the run itself went: what is neither evidence nor judgement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunFacts {
+    /// What the drill is for, from its file.
+    pub description: String,
+    /// Where the drill came from: `built in`, or its path.
+    pub source: String,
+    /// Policy that was used: its path or `built in`.
+    pub policy: String,
+    /// What was driven: entries or the target.
+    pub targets: Vec<String>,
+    /// The fault server.
+    pub fault_server: String,
+    /// Wall-clock start, as ISO 8601.
+    pub started_at: String,
+    /// The whole run.
+    pub duration_ms: f64,
+    /// Clean-up.
+    pub cleanup: Cleanup,
+    /// What the clean-up did or could not do, in words.
+    pub cleanup_notes: Vec<String>,
+    /// Leftovers of earlier runs, found and healed before this one.
+    pub healed: Vec<String>,
+    /// What this run could not exercise, and why.
+    pub not_exercised: Vec<String>,
+    /// What happened when.
+    pub timeline: Vec<Moment>,
+    /// Proposed changes.
+    pub proposals: Vec<String>,
+}
+
+/// A table as data: the terminal and Markdown render it in their own ways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Column heads.
+    pub head: Vec<&'static str>,
+    /// Rows of cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// The four promises, row by row.
+#[must_use]
+pub fn promise_table(j: &Judgement) -> Table {
+    let mut rows = Vec::new();
+    for promise in &j.promises {
+        for (n, r) in promise.rows.iter().enumerate() {
+            let name = if n == 0 { promise.name.clone() } else { String::new() };
+            rows.push(vec![
+                name,
+                r.what.clone(),
+                r.declared.clone(),
+                r.measured.clone(),
+                r.n.to_string(),
+                r.verdict.word().into(),
+            ]);
+        }
+    }
+    Table { head: vec!["promise", "what", "declared", "measured", "n", "verdict"], rows }
+}
+
+/// Who answered in which phase, how fast, and at what cost to the providers.
+#[must_use]
+pub fn phase_table(j: &Judgement) -> Table {
+    let ms = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0} ms"));
+    let mut rows = Vec::new();
+    for phase in ["steady", "outage", "recovery"] {
+        let Some(f) = j.phases.get(phase) else { continue };
+        let by: Vec<String> = f.answered_by.iter().map(|(p, n)| format!("{p} {n}")).collect();
+        rows.push(vec![
+            phase.into(),
+            f.requests.to_string(),
+            f.failed.to_string(),
+            by.join(", "),
+            ms(f.useful_text_ms.p50),
+            ms(f.useful_text_ms.p95),
+            f.provider_requests_per_request.map_or_else(|| "-".into(), |v| format!("{v:.2}")),
+        ]);
+    }
+    let head = vec![
+        "phase",
+        "requests",
+        "not whole",
+        "answered by",
+        "useful text p50",
+        "p95",
+        "provider requests per request",
+    ];
+    Table { head, rows }
+}
+
+/// Where streams were cut and what became of them.
+#[must_use]
+pub fn cut_table(j: &Judgement) -> Option<Table> {
+    if j.cut_streams.n == 0 {
+        return None;
+    }
+    use super::evidence::CutPoint;
+    let rows = [
+        ("before content", CutPoint::BeforeContent),
+        ("after content", CutPoint::AfterContent),
+        ("inside a tool call", CutPoint::InsideCall),
+        ("after a call's arguments", CutPoint::AfterCall),
+    ]
+    .into_iter()
+    .map(|(name, point)| {
+        let k = j.cut_streams.at(point);
+        let cells = [k.n, k.answered_whole, k.one_error_event, k.other].map(|n| n.to_string());
+        std::iter::once(name.to_string()).chain(cells).collect()
+    })
+    .collect();
+    let head = vec!["cut", "streams", "answered whole by another", "ended by one error event", "otherwise"];
+    Some(Table { head, rows })
+}
+
+/// The parts of the recovery time in one line, or why there are none.
+#[must_use]
+pub fn rto_line(j: &Judgement) -> String {
+    let (total, parts) = j.rto_ms();
+    let Some(total) = total else { return "recovery time: none measured".into() };
+    match parts {
+        Some(p) => format!(
+            "recovery time {total:.0} ms; as the gateway saw: detection {:.0}, decision {:.0}, dial {:.0}, generation {:.0} ms",
+            p.detection_ms, p.decision_ms, p.dial_ms, p.first_token_ms
+        ),
+        None => format!("recovery time {total:.0} ms; its parts are not known for a foreign gateway"),
+    }
+}
+
+/// One line that says how to run it again.
+#[must_use]
+pub fn again(ev: &Evidence) -> String {
+    format!("llmfo drill run {} --seed {}", ev.drill, ev.seed)
+}

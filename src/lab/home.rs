@@ -1,0 +1,198 @@
+//! The lab's folder, and its claim on a fault server that it does not own.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Expected, Result};
+
+/// The folder with policy and evidence.
+#[derive(Debug)]
+pub struct Home {
+    path: PathBuf,
+    /// Made by us with a name of our own, to be removed again.
+    temporary: bool,
+}
+
+impl Home {
+    /// Uses `dir`, which is made if need be and kept, or a fresh temporary folder, which is removed on drop.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(dir: Option<&Path>) -> Result<Home> {
+        let (path, temporary) = match dir {
+            Some(dir) => (std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf()), false),
+            None => (fresh_temporary()?, true),
+        };
+        fs::create_dir_all(&path).map_err(|e| cannot_write(&path, &e))?;
+        Ok(Home { path, temporary })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file below it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, below: &str, text: &str) -> Result<PathBuf> {
+        let path = self.path.join(below);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|e| cannot_write(parent, &e))?;
+        }
+        fs::write(&path, text).map_err(|e| cannot_write(&path, &e))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.temporary {
+            // Nothing can be done about a folder that cannot be removed; it holds no secret.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn fresh_temporary() -> Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let root = std::env::temp_dir();
+    for n in 0..1_000 {
+        let path = root.join(format!("llmfo-lab-{}-{n}", std::process::id()));
+        // Fails if the name is taken, also by a link that somebody else has put there.
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(cannot_write(&path, &error)),
+        }
+    }
+    Err(Expected::could_not(format!("no free folder name below {}", root.display()), "give one with --dir"))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Expected {
+    Expected::could_not(format!("cannot write {}: {error}", path.display()), "give another folder with --dir")
+}
+
+/// What a lab has made on a fault server that runs outside it, on disk, so that the next lab can tell its leftovers from
+/// somebody else's proxies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Format version.
+    pub format: u32,
+    /// Process of the lab.
+    pub pid: u32,
+    /// Its start time in clock ticks since boot (field 22 of /proc/PID/stat): a process id alone may be given again.
+    pub started: Option<u64>,
+    /// (name, listen, upstream) of every proxy.
+    pub proxies: Vec<(String, String, String)>,
+}
+
+impl Claim {
+    /// The claim of this process.
+    #[must_use]
+    pub fn ours(proxies: Vec<(String, String, String)>) -> Claim {
+        let pid = std::process::id();
+        Claim { format: 1, pid, started: start_ticks(pid), proxies }
+    }
+
+    /// The claim on the server at this address, if there is a readable one.
+    #[must_use]
+    pub fn read(toxiproxy: &str) -> Option<Claim> {
+        serde_json::from_slice(&fs::read(claim_path(toxiproxy)?).ok()?).ok()
+    }
+
+    /// Writes it and waits until it is on disk.
+    ///
+    /// # Errors
+    /// There is no state folder, or it cannot be written.
+    pub fn write(&self, toxiproxy: &str) -> Result<()> {
+        let path = claim_path(toxiproxy).ok_or_else(|| {
+            Expected::could_not(
+                "there is no state folder",
+                "set XDG_STATE_HOME or HOME to a folder that can be written",
+            )
+        })?;
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let write = || -> io::Result<()> {
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            let mut file = fs::File::create(&path)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        };
+        write().map_err(|e| {
+            Expected::could_not(format!("cannot write {}: {e}", path.display()), "set XDG_STATE_HOME to another folder")
+        })
+    }
+
+    /// Takes it back.
+    pub fn remove(toxiproxy: &str) {
+        if let Some(path) = claim_path(toxiproxy) {
+            // A stale claim of a dead process does no harm.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// The lab that wrote it is gone.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        let alive = i32::try_from(self.pid).ok().and_then(Pid::from_raw).is_some_and(|pid| {
+            // A process of somebody else answers "not permitted": it lives.
+            test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+        });
+        !alive || (self.started.is_some() && start_ticks(self.pid) != self.started)
+    }
+
+    /// This proxy, exactly as it stands, was made by the lab that wrote the claim.
+    #[must_use]
+    pub fn holds(&self, name: &str, listen: &str, upstream: &str) -> bool {
+        self.proxies.iter().any(|(n, l, u)| n == name && l == listen && u == upstream)
+    }
+}
+
+fn claim_path(toxiproxy: &str) -> Option<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .filter(|s| !s.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME").filter(|h| !h.is_empty())?).join(".local/state")))?;
+    let name: String = toxiproxy.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' }).collect();
+    Some(state.join("llmfo").join(format!("lab-{name}.json")))
+}
+
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold spaces; what follows the last one begins with field 3.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_home_goes_and_a_given_one_stays() {
+        let home = Home::open(None).unwrap();
+        let path = home.path().to_path_buf();
+        assert!(home.write("a/b.txt", "x").unwrap().is_file());
+        drop(home);
+        assert!(!path.exists());
+        let given = tempfile::tempdir().unwrap();
+        drop(Home::open(Some(given.path())).unwrap());
+        assert!(given.path().exists());
+    }
+
+    #[test]
+    fn a_living_process_is_not_dead_and_a_number_given_again_is() {
+        let mine = Claim::ours(vec![("a".into(), "l".into(), "u".into())]);
+        assert!(!mine.is_dead());
+        assert!(Claim { started: mine.started.map(|s| s + 1), ..mine.clone() }.is_dead());
+        assert!(mine.holds("a", "l", "u") && !mine.holds("a", "l", "other"));
+    }
+}

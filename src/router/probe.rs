@@ -1,0 +1,45 @@
+//! Probes: how a target that is out proves that it is well, without a customer paying for it.
+//!
+//! A probe is a small request of the gateway's own, streamed, without any customer's data, on a fresh connection. It begins
+//! when a cooldown is over (breaker) or every 15 minutes (account, place), one at a time per target, with the limits of the
+//! target's tier. It passes when it is answered in full, and fails like any attempt, also by the core's own clock.
+
+use super::budget;
+use super::classify::{Class, Verdict};
+use super::decision::Note;
+use super::engine::Engine;
+use super::io::{AttemptId, Output};
+use super::request::{Attempt, Owner};
+use crate::policy::TargetId;
+use crate::units::Ts;
+
+impl Engine {
+    /// The alarm of a target has rung: a cooldown ended, or its probe is due.
+    pub(super) fn target_woke(&mut self, now: Ts, target: TargetId) {
+        self.board.woke(target);
+        if !self.board.probe_due(now, target) {
+            return;
+        }
+        let Some(grant) = budget::probe(&self.policy, target, now) else { return };
+        let id = self.new_attempt();
+        let began = self.board.probe_began(now, target, id);
+        self.attempts.insert(id, Attempt::new(Owner::Probe, target, began, grant, true, true));
+        self.arm(id);
+        self.out.push_back(Output::Probe { attempt: id, target, limits: grant.limits });
+    }
+
+    pub(super) fn probe_passed(&mut self, now: Ts, id: AttemptId, attempt: &Attempt) {
+        self.board.probe_passed(now, attempt.target, attempt.began, id);
+    }
+
+    pub(super) fn probe_failed(&mut self, now: Ts, id: AttemptId, attempt: &Attempt, verdict: &Verdict) {
+        let benched = self.board.probe_failed(now, attempt.target, attempt.began, id, verdict, &mut self.rng);
+        self.alert(attempt.target, verdict, benched);
+        if matches!(verdict.class, Class::Caller | Class::PolicyBlock | Class::TooLong) {
+            let name = crate::units::printable(&self.policy.target(attempt.target).name, 60);
+            let reason = verdict.reason.clone().into_owned();
+            let text = format!("{name}: it answers, but refuses the probe itself ({reason}); it stays out");
+            self.out.push_back(Output::Note(Note::Alert { target: attempt.target, reason, text }));
+        }
+    }
+}

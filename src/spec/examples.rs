@@ -1,0 +1,4 @@
+//! Small whole files that the rules are shown on.
+
+/// A policy without a single finding. Rules quote pieces of it and what must not be written in their place.
+pub const POLICY: &str = include_str!("examples/policy.yaml");

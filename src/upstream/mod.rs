@@ -1,0 +1,29 @@
+//! The HTTP client towards models: one [`Client`] per endpoint, with its own small pool of HTTP/1.1 connections.
+//!
+//! It is written on `hyper`'s connection API and not on a general client, because failover needs to see what a general
+//! client hides: whether this very attempt rode on a connection that had been idle (its failure is nobody's fault and is
+//! retried once), when a new connection stood (the connect limit is inside the first-token limit), what exactly failed,
+//! and that dropping an attempt closes its socket at once, so that the provider stops working for nobody.
+//!
+//! Nothing is ever sent twice by this module, no redirect is followed, no proxy is taken from the environment, and no
+//! header reaches a provider that was not put there by the caller.
+//!
+//! ```text
+//! client.connect(fresh) -> Link (reused or new) -> link.send(call) -> Reply { status, headers, body } -> body frames
+//! ```
+
+mod client;
+mod dial;
+mod endpoint;
+mod fault;
+mod secret;
+mod stream;
+
+pub use client::{Body, Call, Client, Link, PoolLimits, Reply};
+pub use dial::Tls;
+pub use endpoint::Endpoint;
+pub use fault::{Fault, FaultKind};
+pub use secret::{Secret, read_secret};
+
+/// The user agent of everything that this module sends.
+pub const USER_AGENT: &str = concat!("llmfo/", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,3 @@
+//! The command line as its user meets it, and the rules of the house.
+
+mod house;

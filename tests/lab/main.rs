@@ -1,0 +1,6 @@
+//! The laboratory and its parts over real sockets.
+
+#[cfg(test)]
+mod lab_load;
+#[cfg(test)]
+mod lab_up;

@@ -1,0 +1,4 @@
+//! Real peers: the official OpenAI client, a real Toxiproxy.
+
+mod openai;
+mod peer;
