@@ -44,6 +44,7 @@ pub mod exit;
 pub mod fault;
 pub mod gateway;
 pub mod lab;
+pub mod lint;
 pub mod load;
 pub mod measure;
 pub mod policy;
