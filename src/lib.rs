@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod assets;
+pub mod check;
 pub mod cli;
 pub mod diag;
 pub mod drill;
