@@ -43,6 +43,7 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod gateway;
 pub mod lab;
 pub mod lint;
 pub mod load;
