@@ -197,7 +197,7 @@ fn read(global: &Global, found: &Found) -> Result<DrillFile> {
         let (source, diagnostics) = *problems;
         let mut report = diag::Report::new();
         report.add(source, diagnostics);
-        global.term.err(&diag::human::render(&report, global.term.err_color, global.term.width.map(usize::from)));
+        global.term.err(&diag::render_human(&report, global.term.err_color, global.term.width));
         Expected::usage(format!("{} cannot be used", found.source), "mend what is named above")
     })
 }
