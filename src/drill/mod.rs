@@ -5,6 +5,7 @@
 
 pub mod evidence;
 pub mod judge;
+pub mod library;
 pub mod plan;
 pub mod propose;
 pub mod report;

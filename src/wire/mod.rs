@@ -20,8 +20,9 @@ pub use error::ErrorObject;
 pub use scrub::Secrets;
 pub use sse::{SseError, SseEvent, SseReader};
 pub use stream::{
-    Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings, StreamState,
+    Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamInlet, StreamSettings, StreamState,
 };
+pub use toolcall::ToolCall;
 
 /// Tokens as the target counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

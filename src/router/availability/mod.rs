@@ -43,7 +43,7 @@ pub(super) struct Began {
     epoch: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     breaker: Breaker,
     bucket: Bucket,
@@ -57,7 +57,7 @@ struct State {
 }
 
 /// The state of all targets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Board {
     policy: Arc<Policy>,
     states: Vec<State>,
