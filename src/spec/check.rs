@@ -114,7 +114,7 @@ fn unknown_key(doc: &SpannedDoc, root: &Value, parent: &str, below: &str, key: &
     }
     let homes = schema::homes(root, key);
     if !homes.is_empty() {
-        let place = list(homes.iter().map(String::as_str), 3);
+        let place = homes.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", or ");
         let d = d.label("not a key of this level").help(format!("this key belongs to {place}: check the indentation"));
         return (d, None);
     }

@@ -136,7 +136,7 @@ pub fn homes(root: &Value, key: &str) -> Vec<String> {
     let mut found = Vec::new();
     walk(root, root, String::new(), 0, &mut |path, schema| {
         if properties(schema).is_some_and(|p| p.contains_key(key)) {
-            found.push(if path.is_empty() { "the top level".to_owned() } else { path.to_owned() });
+            found.push(if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") });
         }
     });
     found
