@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod assets;
+pub mod check;
 pub mod cli;
 pub mod diag;
 pub mod drill;
@@ -42,6 +43,7 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod gateway;
 pub mod lab;
 pub mod lint;
 pub mod load;

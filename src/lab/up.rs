@@ -9,9 +9,11 @@ use super::dependency;
 use super::home::Home;
 use super::listen::{Ports, Server, address, serve_router};
 use super::paths::{Path, Paths};
+use super::policy;
 use super::provider::Provider;
 use super::tickets::Tickets;
 use super::topology::{DependencyAt, EntryAt, FORMAT, ProviderAt, REGIONS, TicketsAt, Topology, UpLine};
+use crate::assets;
 use crate::error::Result;
 use crate::fault::server::{self, Running};
 
@@ -177,10 +179,14 @@ async fn fault_server(options: &Options, ports: &mut Ports) -> Result<(String, O
 fn write_policy(home: &Home, providers: &[ProviderAt]) -> Result<String> {
     let base_urls: BTreeMap<String, String> =
         providers.iter().map(|p| (p.name.clone(), p.proxied_url.clone())).collect();
+    let stamp = |t: jiff::Timestamp| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let now = jiff::Timestamp::now();
+    // A day: a lab that runs longer than that has been forgotten.
     let expires = now.saturating_add(jiff::SignedDuration::from_hours(24)).unwrap_or(now);
-    let expires = expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let text = super::policy::fill(super::policy::TEXT, &base_urls, &expires)?;
+    let text = policy::fill(assets::LAB_POLICY, &base_urls, &stamp(expires))?;
+    for (path, record) in policy::records(&policy::read(&text, &base_urls)?, &stamp(now)) {
+        home.write(&format!("evidence/{path}"), &record.to_json())?;
+    }
     Ok(home.write("policies/lab.yaml", &text)?.display().to_string())
 }
 

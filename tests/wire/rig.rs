@@ -80,6 +80,8 @@ pub fn play<P: AsRef<[u8]>>(settings: StreamSettings, pieces: &[P], clean: bool)
         }
         assert!(played.commit_at.is_some() || pushed.out.is_empty(), "sent before the commit point");
         assert!(!(pushed.fault.is_some() && pushed.commit), "a fault that commits");
+        let done = pushed.out.iter().any(|o| o.windows(6).any(|w| w == b"[DONE]"));
+        assert_eq!(pushed.ended, done, "ended and [DONE] go together");
         over |= pushed.fault.is_some() || pushed.ended;
         played.signs.extend(pushed.sign);
         played.progress.push(pushed.progress);

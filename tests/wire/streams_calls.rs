@@ -238,6 +238,10 @@ fn calls_of_two_choices_leave_only_when_none_waits() {
     // The second one is cut: neither was delivered.
     let played = play(StreamSettings { choices: 2, ..settings() }, &pieces[..5], false);
     assert!(played.fails_over() && !played.calls_delivered);
+    // Text was sent before: it stays, and still neither call was delivered.
+    let text = chunk_of(0, json!({"content":"Let me see"}), None);
+    let played = play(StreamSettings { choices: 2, ..settings() }, &[&[text.clone()], &pieces[..5]].concat(), false);
+    assert_eq!((played.text(), played.calls_delivered), (text, false));
 }
 
 #[test]
