@@ -202,10 +202,17 @@ fn planned(fault: &file::Fault, path: Path, see: Option<See>) -> PlannedFault {
 /// A contradiction in the file or an objective weaker than the route's (exit 2); a name that is not there (exit 4).
 pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Option<See>) -> Result<Plan> {
     if let Some((pointer, text)) = file::contradictions(drill).into_iter().next() {
-        return Err(Expected::usage(format!("drill {}: {pointer}: {text}", drill.name), "llmfo validate shows the line"));
+        return Err(Expected::usage(
+            format!("drill {}: {pointer}: {text}", drill.name),
+            "llmfo validate shows the line",
+        ));
     }
     let nothing = |what: String, known: Vec<String>| {
-        Expected::new(Exit::Nothing, format!("drill {}: {what}", drill.name), format!("there are: {}", known.join(", ")))
+        Expected::new(
+            Exit::Nothing,
+            format!("drill {}: {what}", drill.name),
+            format!("there are: {}", known.join(", ")),
+        )
     };
     let Some(route) = policy.route_named(&drill.route) else {
         let known = policy.routes.iter().map(|r| r.name.clone()).collect();
@@ -294,7 +301,13 @@ fn ms(d: Duration) -> f64 {
     crate::units::ms(d)
 }
 
-fn declared(drill: &DrillFile, policy: &Policy, route: &Route, broken: &[String], stand_ins: &[String]) -> Result<Declared> {
+fn declared(
+    drill: &DrillFile,
+    policy: &Policy,
+    route: &Route,
+    broken: &[String],
+    stand_ins: &[String],
+) -> Result<Declared> {
     let name = drill.name.as_str();
     let o = &route.objectives;
     let own = &drill.declare;
@@ -311,12 +324,7 @@ fn declared(drill: &DrillFile, policy: &Policy, route: &Route, broken: &[String]
         ));
     };
     let slots = stand_ins.iter().filter_map(|n| policy.target_named(n)).filter_map(|t| t.capacity.slots);
-    let queue = stricter(
-        name,
-        "queue_max",
-        route.queue.map(|q| f64::from(q.max_depth)),
-        own.queue_max.map(f64::from),
-    )?;
+    let queue = stricter(name, "queue_max", route.queue.map(|q| f64::from(q.max_depth)), own.queue_max.map(f64::from))?;
     let mut key_arguments: Vec<String> = policy.tools.values().filter_map(|t| t.key_argument.clone()).collect();
     key_arguments.dedup();
     Ok(Declared {
