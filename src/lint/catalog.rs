@@ -12,6 +12,7 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::files::ALL);
     rules.extend(super::times::ALL);
     rules.extend(super::data::ALL);
+    rules.extend(super::drills::ALL);
     rules.extend(super::release::ALL);
     rules.sort_by_key(|r| r.code);
     rules

@@ -4,7 +4,9 @@
 
 pub mod catalog;
 mod data;
+pub mod drills;
 mod files;
+pub mod pages;
 mod release;
 mod routing;
 mod times;

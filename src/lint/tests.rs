@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::diag::{Example, Severity};
 use crate::policy::load_with_places;
-use crate::spec::examples::POLICY;
+use crate::spec::examples::{DRILL, POLICY};
 
 /// 2026-12-01T00:00:00Z.
 const NOW: i64 = 1_796_083_200;
@@ -43,7 +43,9 @@ fn codes(found: &[Diagnostic]) -> Vec<&str> {
 }
 
 #[test]
-fn the_example_has_no_finding() {
+fn the_examples_have_no_finding() {
+    let (file, found, doc) = crate::spec::drill::read("d", DRILL.as_bytes());
+    assert!(found.is_empty() && drills::check(&file.unwrap(), &doc).is_empty(), "{found:#?}");
     assert!(findings(POLICY).is_empty(), "{:#?}", findings(POLICY));
 }
 
@@ -55,6 +57,12 @@ fn every_bad_example_yields_its_own_code_and_no_other() {
             let found = findings(&POLICY.replacen(good, bad, 1));
             let all: Vec<String> = found.iter().map(|d| format!("{}: {}", d.rule.code, d.message)).collect();
             assert!(!found.is_empty() && found.iter().all(|d| d.rule == rule), "{} gives {all:#?}", rule.code);
+        }
+        if let Example::Drill { good, bad } = rule.example {
+            assert_eq!(DRILL.matches(good).count(), 1, "{}: {good:?} is in the example once", rule.code);
+            let (file, mut found, doc) = crate::spec::drill::read("d", DRILL.replacen(good, bad, 1).as_bytes());
+            found.extend(file.iter().flat_map(|f| drills::check(f, &doc)));
+            assert!(!found.is_empty() && found.iter().all(|d| d.rule == rule), "{} gives {found:#?}", rule.code);
         }
     }
 }
