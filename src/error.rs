@@ -26,6 +26,11 @@ impl Expected {
         Expected::new(Exit::Usage, what, hint)
     }
 
+    /// Something may still be broken (exit 6).
+    pub fn dirty(what: impl Into<String>, hint: impl Into<String>) -> Expected {
+        Expected::new(Exit::Dirty, what, hint)
+    }
+
     /// It could not run (exit 3).
     pub fn could_not(what: impl Into<String>, hint: impl Into<String>) -> Expected {
         Expected::new(Exit::CouldNotRun, what, hint)

@@ -2,7 +2,6 @@
 
 use super::home::Claim;
 use crate::error::{Expected, Result};
-use crate::exit::Exit;
 use crate::fault::api::Proxy;
 
 /// One region-crossing path.
@@ -86,8 +85,7 @@ impl Paths {
             }
             return Ok(());
         }
-        Err(Expected::new(
-            Exit::Dirty,
+        Err(Expected::dirty(
             format!("proxies may be left on {}: {} ({why})", self.url, left.join(", ")),
             "start `llmfo lab up` with the same --toxiproxy again: it finds and removes them",
         ))

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::provider::fingerprint;
+use crate::assets;
 use crate::error::{Expected, Result};
-
-/// The lab's policy as compiled in.
-pub const TEXT: &str = include_str!("lab.yaml");
+use crate::policy::evidence::{self, AdmissionRecord, RecordAdapter, RecordCapabilities, RecordGoldenSet, Verdict};
+use crate::policy::{self, Policy};
 
 /// Fills in base URLs by target name and the day of expiry. Edits the text, so that its comments stay.
 ///
@@ -49,6 +50,61 @@ pub fn fill(text: &str, base_urls: &BTreeMap<String, String>, expires: &str) -> 
     }
 }
 
+/// Reads the filled-in text as the gateway will, and checks that it dials what it should.
+///
+/// # Errors
+/// It does not.
+pub fn read(text: &str, base_urls: &BTreeMap<String, String>) -> Result<Policy> {
+    let (policy, findings) = policy::load("policies/lab.yaml", text.as_bytes());
+    let first = || findings.first().map_or_else(String::new, |f| format!(": {}", f.message));
+    let policy = policy.ok_or_else(|| broken(&format!("cannot be used{}", first())))?;
+    for (name, url) in base_urls {
+        if policy.target_named(name).is_none_or(|t| t.base_url != *url) {
+            return Err(broken(&format!("does not dial {url} for the target {name}")));
+        }
+    }
+    Ok(policy)
+}
+
+/// First token of a scripted provider comes within this: what its admission record gives as baseline.
+const FIRST_TOKEN_P95_MS: f64 = 140.0;
+
+/// An admission record for every member of every group, with its path below the evidence folder. It says what the script
+/// can do by construction; nothing was measured, so it counts no invariant.
+#[must_use]
+pub fn records(policy: &Policy, date: &str) -> Vec<(String, AdmissionRecord)> {
+    let prompt_version = policy.prompt_version.clone().unwrap_or_default();
+    let mut records = Vec::new();
+    for (group, g) in &policy.groups {
+        let path = g.golden_set.clone().unwrap_or_default();
+        let golden = assets::get(&path).map_or("", |a| a.text);
+        for target in g.members.iter().map(|id| policy.target(*id)) {
+            let record = AdmissionRecord {
+                format: evidence::FORMAT,
+                group: group.clone(),
+                target: target.name.clone(),
+                model: target.model.clone(),
+                fingerprint: Some(fingerprint(&target.name)),
+                prompt_version: prompt_version.clone(),
+                adapter: target.adapter.as_ref().map(|a| RecordAdapter { name: a.name.clone(), version: a.version }),
+                golden_set: RecordGoldenSet { path: path.clone(), sha256: policy::sha256_hex(golden.as_bytes()) },
+                date: date.to_string(),
+                verdict: Verdict::Eligible,
+                invariants: BTreeMap::new(),
+                capabilities: RecordCapabilities {
+                    tools: Some(true),
+                    json_schema: Some(true),
+                    vision: Some(false),
+                    context_tokens: target.capabilities.context_tokens,
+                },
+                baseline_p95_ms: Some(FIRST_TOKEN_P95_MS),
+            };
+            records.push((AdmissionRecord::path(group, &target.name, &prompt_version), record));
+        }
+    }
+    records
+}
+
 fn broken(why: &str) -> Expected {
     Expected::could_not(format!("the compiled-in lab policy {why}"), "this build of llmfo is damaged; build it again")
 }
@@ -74,5 +130,33 @@ mod tests {
         let urls = BTreeMap::from([("c".to_string(), "http://x/v1".to_string())]);
         assert!(fill(text, &urls, "x").is_err());
         assert!(fill("targets:\n", &BTreeMap::new(), "x").is_err());
+    }
+
+    #[test]
+    fn the_compiled_in_policy_can_be_filled_and_every_member_gets_a_valid_record() {
+        let urls: BTreeMap<String, String> = super::super::topology::REGIONS
+            .iter()
+            .map(|(_, provider)| ((*provider).to_string(), format!("http://127.0.0.1:5/{provider}/v1")))
+            .collect();
+        let filled = fill(crate::assets::LAB_POLICY, &urls, "2026-12-01T00:00:00Z").unwrap();
+        let policy = read(&filled, &urls).unwrap();
+        // 2026-12-01 is 20,788 days after the epoch.
+        assert_eq!(policy.expires_unix_s, Some(20_788 * 86_400));
+        let records = records(&policy, "2026-11-30T00:00:00Z");
+        assert!(records.len() >= 2);
+        for (path, record) in records {
+            assert!(path.ends_with(".json"));
+            let group = policy.groups.get(&record.group).unwrap();
+            let standing = record.standing(&evidence::Wanted {
+                group: &record.group,
+                target: &record.target,
+                prompt_version: policy.prompt_version.as_deref(),
+                adapter: None,
+                now_unix_s: 20_787 * 86_400 + 60,
+                max_age_s: group.evidence_max_age.map(|d| d.as_secs_f64()),
+            });
+            assert!(matches!(standing, evidence::Standing::Eligible { .. }), "{standing:?}");
+            assert_eq!(AdmissionRecord::read(record.to_json().as_bytes()).unwrap(), record);
+        }
     }
 }

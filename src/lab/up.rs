@@ -9,10 +9,12 @@ use super::dependency;
 use super::home::Home;
 use super::listen::{Ports, Server, address, serve_router};
 use super::paths::{Path, Paths};
+use super::policy;
 use super::provider::Provider;
 use super::tickets::Tickets;
 use super::topology::{DependencyAt, EntryAt, FORMAT, ProviderAt, REGIONS, TicketsAt, Topology, UpLine};
-use crate::error::{Expected, Result};
+use crate::assets;
+use crate::error::Result;
 use crate::fault::server::{self, Running};
 
 /// What `lab up` is told.
@@ -153,10 +155,14 @@ impl Lab {
     /// # Errors
     /// Exit 6 if something may be left on a fault server outside.
     pub async fn down(mut self) -> Result<()> {
-        let Some(fault) = self.fault.take() else { return self.paths.close().await };
-        // Its proxies and faults end with it; it waits until the ports are free.
-        let ended = tokio::task::spawn_blocking(move || fault.shutdown()).await;
-        ended.map_err(|e| Expected::could_not(format!("the fault server did not end: {e}"), ""))
+        match self.fault.take() {
+            // Its proxies and faults end with it.
+            Some(fault) => {
+                drop(fault);
+                Ok(())
+            }
+            None => self.paths.close().await,
+        }
     }
 }
 
@@ -173,10 +179,14 @@ async fn fault_server(options: &Options, ports: &mut Ports) -> Result<(String, O
 fn write_policy(home: &Home, providers: &[ProviderAt]) -> Result<String> {
     let base_urls: BTreeMap<String, String> =
         providers.iter().map(|p| (p.name.clone(), p.proxied_url.clone())).collect();
+    let stamp = |t: jiff::Timestamp| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let now = jiff::Timestamp::now();
+    // A day: a lab that runs longer than that has been forgotten.
     let expires = now.saturating_add(jiff::SignedDuration::from_hours(24)).unwrap_or(now);
-    let expires = expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let text = super::policy::fill(super::policy::TEXT, &base_urls, &expires)?;
+    let text = policy::fill(assets::LAB_POLICY, &base_urls, &stamp(expires))?;
+    for (path, record) in policy::records(&policy::read(&text, &base_urls)?, &stamp(now)) {
+        home.write(&format!("evidence/{path}"), &record.to_json())?;
+    }
     Ok(home.write("policies/lab.yaml", &text)?.display().to_string())
 }
 
