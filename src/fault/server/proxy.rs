@@ -288,6 +288,8 @@ impl Proxy {
         };
         if let Err(why) = self.follow_black_hole().await {
             self.state().toxics = before;
+            // It may have been made after we gave up waiting.
+            let _ = self.follow_black_hole().await;
             return Err(ApiError::new(500, format!("connect_blackhole does not work here: {why}")));
         }
         self.publish().await;
