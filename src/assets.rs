@@ -25,7 +25,13 @@ macro_rules! assets {
     };
 }
 
-assets!["policies/lab.yaml", "policies/support.yaml"];
+assets![
+    "drills/midstream-break.yaml",
+    "drills/region-outage-gateway.yaml",
+    "drills/region-outage.yaml",
+    "policies/lab.yaml",
+    "policies/support.yaml"
+];
 
 /// The policy of the embedded lab.
 pub static LAB_POLICY: &str = include_str!("../policies/lab.yaml");

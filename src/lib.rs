@@ -35,6 +35,7 @@
 //! | [`drill`] | compile, run, judge, report, safety |
 
 pub mod assets;
+pub mod check;
 pub mod cli;
 pub mod diag;
 pub mod drill;
@@ -42,13 +43,16 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod gateway;
 pub mod lab;
+pub mod lint;
 pub mod load;
 pub mod measure;
 pub mod policy;
 pub mod report;
 pub mod router;
 pub mod spec;
+pub mod telemetry;
 pub mod term;
 pub mod units;
 pub mod upstream;

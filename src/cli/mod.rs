@@ -4,6 +4,7 @@ pub mod completions;
 pub mod drill;
 pub mod explain;
 pub mod lab;
+pub mod policy_file;
 pub mod serve;
 pub mod toxiproxy;
 pub mod validate;

@@ -7,8 +7,6 @@ mod names;
 mod not_enforced;
 mod resolve;
 pub mod rules;
-#[cfg(test)]
-mod tests;
 mod values;
 
 pub use model::*;
@@ -64,3 +62,6 @@ pub fn load_with_places(name: &str, bytes: &[u8]) -> Loaded {
 pub fn secret_ref(text: &str) -> Option<SecretRef> {
     values::secret_ref(text)
 }
+
+#[cfg(test)]
+mod tests;

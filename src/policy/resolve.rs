@@ -207,7 +207,7 @@ fn dependency(d: &file::Dependency) -> Option<Dependency> {
 
 fn route(raw: &file::PolicyFile, ids: &BTreeMap<&str, TargetId>, id: RouteId, r: &file::Route) -> Option<Route> {
     let deadline = r.deadline_ms?.duration();
-    // A reserve that eats the deadline is a finding (LF204); half of the deadline is left so that requests are still tried.
+    // A reserve that eats the deadline is a finding (LF205); half of the deadline is left so that requests are still tried.
     let reserve = r.reserve_ms.map_or(DEFAULT_RESERVE, |m| m.duration()).min(deadline / 2);
     let tiers = r.attempts.as_ref()?.iter().map(|a| tier(raw, ids, a)).collect::<Option<Vec<Tier>>>()?;
     if tiers.is_empty() {

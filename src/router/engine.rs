@@ -19,7 +19,7 @@ use crate::policy::{Policy, TargetId};
 use crate::units::{Rng, Ts};
 
 /// The core. See [`super::io`] for its contract.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Engine {
     pub(super) policy: Arc<Policy>,
     pub(super) rng: Rng,

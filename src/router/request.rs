@@ -57,7 +57,7 @@ enum Why {
 }
 
 /// A request that is not over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) facts: Facts,
     pub(super) route: Arc<Route>,
@@ -219,7 +219,7 @@ pub(super) enum Owner {
 }
 
 /// One dial under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) owner: Owner,
     pub(super) target: TargetId,

@@ -1,7 +1,7 @@
 //! Who answers: the route's tiers in order, inside a tier the order as written, filters first.
 //!
 //! Filters in this order, so that a reason is always the gravest: what may (residency, data, intent, expiry, failover,
-//! quality), what can (tools, vision, schema, context), what was tried, what is there now, what dials and time are left. A legal
+//! quality), what was tried, what can (tools, vision, schema, context), what is there now, what dials and time are left. A legal
 //! filter is never relaxed (rule R10): nothing in this file looks at availability to decide what may.
 //!
 //! `select: health`, `latency` and `cost` order as `priority` until they are built; evidence does not filter yet. Both are
@@ -72,7 +72,8 @@ pub(super) fn choose(ask: &Ask<'_>, paused: bool, rng: &mut Rng) -> Choice {
                 first if first != *id && ask.route.no_failover.is_some() => Err(Skip::NoFailover),
                 _ => Ok(()),
             });
-            match may.and_then(|()| ask.can(target)).and_then(|()| ask.is_there(target)) {
+            let open = may.and_then(|()| ask.is_new(target)).and_then(|()| ask.can(target));
+            match open.and_then(|()| ask.is_there(target)) {
                 Ok(()) if spent => skips.push((*id, Skip::AttemptsUsed)),
                 Ok(()) if fits.iter().any(|(_, _, t)| t.id == *id) => {}
                 Ok(()) => fits.push((skips.len(), tier, target)),
@@ -197,10 +198,11 @@ impl Ask<'_> {
         Ok(())
     }
 
+    fn is_new(&self, target: &Target) -> Result<(), Skip> {
+        if self.dialled.iter().any(|d| d.target == target.id) { Err(Skip::Tried) } else { Ok(()) }
+    }
+
     fn is_there(&self, target: &Target) -> Result<(), Skip> {
-        if self.dialled.iter().any(|d| d.target == target.id) {
-            return Err(Skip::Tried);
-        }
         if self.board.serving(self.now, target.id) {
             return Ok(());
         }
@@ -234,12 +236,17 @@ impl Ask<'_> {
     }
 }
 
+/// The gateway applies a target's adapter to a request. Until it does, an adapter stands in for nothing: a strict schema must
+/// not silently become a request for one.
+const ADAPTERS_ARE_APPLIED: bool = false;
+
 /// Strict while decoding, or a prompt with an adapter that stands in.
 fn follows_schema(target: &Target) -> bool {
     match target.capabilities.json_schema {
         JsonSchema::Strict => true,
         JsonSchema::PromptOnly => {
-            target.adapter.as_ref().is_some_and(|a| a.replaces.iter().any(|r| r == "json_schema_strict"))
+            ADAPTERS_ARE_APPLIED
+                && target.adapter.as_ref().is_some_and(|a| a.replaces.iter().any(|r| r == "json_schema_strict"))
         }
         JsonSchema::None => false,
     }

@@ -186,6 +186,7 @@ pub(crate) fn retry_after(seconds: u64) -> Failure {
 }
 
 /// A driver with a clock of its own: holds the outputs that were not looked at yet.
+#[derive(Clone)]
 pub(crate) struct Drive {
     pub(crate) policy: Arc<Policy>,
     pub(crate) engine: Engine,

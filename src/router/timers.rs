@@ -18,7 +18,7 @@ pub(super) enum Alarm {
 }
 
 /// All alarms, ordered by time and then by owner, so that the same inputs fire them in the same order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Ts, Alarm)>,
     at: BTreeMap<Alarm, Ts>,

@@ -4,6 +4,7 @@ use jsonschema::error::ValidationErrorKind as Kind;
 use serde_json::Value;
 
 use super::document::{MAX_FINDINGS, SpannedDoc, escape};
+use super::text::{NAME, NAME_FORM};
 use super::{names, rules, schema, shape};
 use crate::diag::{Diagnostic, list, quoted};
 
@@ -47,7 +48,7 @@ pub fn against(doc: &SpannedDoc, root: &Value, known: &[&str]) -> Checked {
                 findings.push(
                     doc.at_key(&rules::WRONG_FORM, &below, format!("{} is not usable as a name", quoted(key)))
                         .label("not of this form")
-                        .expected("letters, digits and ._:/@+- without blanks, at most 64 characters")
+                        .expected(NAME_FORM)
                         .help("choose a plain name: it becomes a header value, a metric label and a file name"),
                 );
             }
@@ -113,7 +114,7 @@ fn unknown_key(doc: &SpannedDoc, root: &Value, parent: &str, below: &str, key: &
     }
     let homes = schema::homes(root, key);
     if !homes.is_empty() {
-        let place = list(homes.iter().map(String::as_str), 3);
+        let place = homes.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", or ");
         let d = d.label("not a key of this level").help(format!("this key belongs to {place}: check the indentation"));
         return (d, None);
     }
@@ -198,7 +199,9 @@ fn wrong_value(doc: &SpannedDoc, root: &Value, pointer: &str, value: &Value, kin
             .label("twice in this list")
             .help("keep one of them"),
         Kind::Pattern { .. } | Kind::Format { .. } => {
+            let is_name = matches!(kind, Kind::Pattern { pattern } if pattern == NAME);
             let note = schema.get("description").and_then(Value::as_str).unwrap_or("");
+            let note = if is_name { NAME_FORM } else { note };
             let d = doc
                 .at(&rules::WRONG_FORM, pointer, format!("{name} is {shown}, which has not the right form"))
                 .label("not of this form");

@@ -163,13 +163,11 @@ fn unescape(step: &str) -> String {
 /// Reads a document without a schema: limits, syntax, repeated keys, numbers that are none.
 #[must_use]
 pub fn read(name: &str, bytes: &[u8], limits: &Limits) -> (SpannedDoc, Vec<Diagnostic>) {
-    let empty = |text: &str| SpannedDoc { source: Source::new(name, text), root: None, json: serde_json::Value::Null };
     if bytes.len() > limits.max_bytes {
-        let doc = empty("");
-        let d = Diagnostic::new(&rules::TOO_BIG, doc.place(""), too_long(bytes.len(), limits))
-            .help("is this the right file? A policy has a few hundred lines");
+        let (doc, d) = too_long(name, bytes.len(), limits);
         return (doc, vec![d]);
     }
+    let empty = |text: &str| SpannedDoc { source: Source::new(name, text), root: None, json: serde_json::Value::Null };
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
         Err(e) => {
@@ -197,10 +195,18 @@ pub fn read(name: &str, bytes: &[u8], limits: &Limits) -> (SpannedDoc, Vec<Diagn
     }
 }
 
-/// Says that a file is too long; also used by those who look at the length before reading.
+/// The finding about a file that is too long, for those who look at the length before reading.
 #[must_use]
-pub fn too_long(bytes: usize, limits: &Limits) -> String {
-    format!("the file has {bytes} bytes; at most {} MiB are read", limits.max_bytes / (1024 * 1024))
+pub fn too_long(name: &str, bytes: usize, limits: &Limits) -> (SpannedDoc, Diagnostic) {
+    let doc = SpannedDoc { source: Source::new(name, ""), root: None, json: serde_json::Value::Null };
+    let mib = limits.max_bytes / (1024 * 1024);
+    let d = Diagnostic::new(
+        &rules::TOO_BIG,
+        doc.place(""),
+        format!("the file has {bytes} bytes; at most {mib} MiB are read"),
+    )
+    .help("is this the right file? A policy has a few hundred lines");
+    (doc, d)
 }
 
 /// Reads a document and loads it as `T`. All problems are reported, not the first alone. A value is given if what could be

@@ -14,11 +14,12 @@ pub mod policy;
 pub mod rules;
 pub mod schema;
 mod shape;
-#[cfg(test)]
-mod tests;
 pub mod text;
 mod tree;
 mod yaml;
 
 pub use document::{Limits, SpannedDoc, load};
 pub use named::Named;
+
+#[cfg(test)]
+mod tests;

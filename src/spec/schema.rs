@@ -24,7 +24,17 @@ pub fn of<T: JsonSchema>() -> Value {
 /// The schema as it is written to `schemas/`.
 #[must_use]
 pub fn text_of<T: JsonSchema>() -> String {
-    serde_json::to_string_pretty(&of::<T>()).unwrap_or_default() + "\n"
+    let mut schema = of::<T>();
+    // What it is stands first, for people who open the file.
+    if let Some(map) = schema.as_object_mut() {
+        let mut first = Map::new();
+        for key in ["$schema", "title", "description"] {
+            first.extend(map.shift_remove(key).map(|v| (key.to_owned(), v)));
+        }
+        first.extend(std::mem::take(map));
+        *map = first;
+    }
+    serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
 }
 
 /// Takes `null` out of types and choices.
@@ -126,7 +136,7 @@ pub fn homes(root: &Value, key: &str) -> Vec<String> {
     let mut found = Vec::new();
     walk(root, root, String::new(), 0, &mut |path, schema| {
         if properties(schema).is_some_and(|p| p.contains_key(key)) {
-            found.push(if path.is_empty() { "the top level".to_owned() } else { path.to_owned() });
+            found.push(if path.is_empty() { "the top level".to_owned() } else { format!("`{path}`") });
         }
     });
     found

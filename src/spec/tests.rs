@@ -140,7 +140,7 @@ fn messages_say_what_was_expected_and_what_to_do() {
     assert_eq!((d.rule.code, d.message.as_str()), ("LF005", "the file lacks the key `version`"));
     assert_eq!(d.expected.as_deref(), Some("a text (Which one it is)"));
     let d = only("version: a\nkind: first");
-    assert!(d.help.unwrap().contains("this key belongs to `parts.<name>`, `list[]`"));
+    assert!(d.help.unwrap().contains("this key belongs to `parts.<name>`, or `list[]`"));
     let d = only("version: a\nb: { wait_ms: 5, ratio: 1 }");
     assert!(d.help.unwrap().contains("looks like `parts.<name>`"));
 }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// blanks, at most 64 characters.
 pub const NAME: &str = "^[A-Za-z0-9_][A-Za-z0-9._:/@+-]{0,63}$";
 
+/// The same in words.
+pub const NAME_FORM: &str = "letters, digits and ._:/@+- without blanks, at most 64 characters";
+
 /// A name: of a target, a route, a tool, an intent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -42,7 +45,7 @@ impl JsonSchema for Name {
         json_schema!({
             "type": "string",
             "pattern": NAME,
-            "description": "A name: letters, digits and ._:/@+- without blanks, at most 64 characters",
+            "description": format!("A name: {NAME_FORM}"),
         })
     }
 }

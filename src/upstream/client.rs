@@ -23,6 +23,11 @@ use super::secret::Secret;
 use super::stream::Counted;
 use crate::error::{Expected, Result};
 
+/// What is read of a body that nobody wants, to keep its connection.
+const RECYCLE_BYTES_MAX: usize = 64 * 1024;
+/// How long its end is awaited.
+const RECYCLE_WAIT: Duration = Duration::from_secs(1);
+
 /// How idle connections are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
@@ -207,6 +212,11 @@ impl Link {
         self.reused
     }
 
+    /// Puts the connection into the pool unused.
+    pub fn keep(self) {
+        self.home.give_back(self.wire);
+    }
+
     /// Sends the call and waits for the head of the answer. Dropping the future closes the connection.
     ///
     /// # Errors
@@ -301,6 +311,26 @@ impl Body {
     /// What broke.
     pub async fn data(&mut self) -> Option<std::result::Result<Bytes, Fault>> {
         std::future::poll_fn(|cx| self.poll_data(cx)).await
+    }
+
+    /// Nothing more of this body is wanted, but its end is near: reads on in the background (at most 64 KiB and one second)
+    /// so that the connection can be used again.
+    pub fn recycle(mut self) {
+        if self.ended || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        tokio::spawn(async move {
+            let rest = async {
+                let mut read = 0;
+                while let Some(Ok(data)) = self.data().await {
+                    read += data.len();
+                    if read > RECYCLE_BYTES_MAX {
+                        return;
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(RECYCLE_WAIT, rest).await;
+        });
     }
 
     /// The whole rest, if it is not longer than `limit` bytes.

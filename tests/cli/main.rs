@@ -1,3 +1,4 @@
 //! The command line as its user meets it, and the rules of the house.
 
 mod house;
+mod validate;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Case;
+use crate::drill::checks::HANDOFF_TOOL;
 use crate::measure::RequestRow;
 
 /// The invariants, each with the finding it leads to and its words.
@@ -15,9 +16,6 @@ pub const INVARIANTS: &[(&str, &str, &str)] = &[
     ("context", "context_broken", "answers that keep to what the conversation said"),
     ("finish", "finish_broken", "answers that end with the right finish"),
 ];
-
-/// Tool that hands a customer over, in the lab's conversations.
-const HANDOFF_TOOL: &str = "transfer_to_human";
 
 /// One invariant over all answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

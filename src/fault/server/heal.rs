@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::lease::monotonic_ms;
 use super::proxy::Proxy;
 use super::table::Table;
 use crate::fault::api::Healed;
+use crate::fault::clock::monotonic_ms;
 
 /// While something has an end, it is looked at no later than this (timers do not count while a machine is suspended).
 const LOOK_MAX: Duration = Duration::from_secs(1);

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::error::ApiError;
 use crate::fault::api::{Healed, Lease};
+use crate::fault::clock::boot_ms as now_ms;
 
 /// Leases at most.
 const LEASES_MAX: usize = 256;
@@ -13,19 +12,6 @@ const LEASES_MAX: usize = 256;
 const HISTORY_MAX: usize = 1000;
 /// Longest life without a heartbeat: a lease that long is none.
 const TTL_MAX_MS: u64 = 3_600_000;
-
-/// Milliseconds of a clock that also runs while the machine is suspended.
-fn now_ms() -> u64 {
-    let t = clock_gettime(ClockId::Boottime);
-    u64::try_from(t.tv_sec).unwrap_or(0).saturating_mul(1000) + u64::try_from(t.tv_nsec).unwrap_or(0) / 1_000_000
-}
-
-/// Milliseconds of the monotonic clock, for what others read.
-#[must_use]
-pub fn monotonic_ms() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    u64::try_from(t.tv_sec).unwrap_or(0).saturating_mul(1000) + u64::try_from(t.tv_nsec).unwrap_or(0) / 1_000_000
-}
 
 /// The leases of a server, and what was healed.
 #[derive(Debug, Default)]

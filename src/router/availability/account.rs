@@ -43,7 +43,7 @@ impl Scope {
 }
 
 /// All accounts that are benched or suspected.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     benches: Benches<Scope>,
     /// A first 403, and the request that saw it: only a second one by another request benches.

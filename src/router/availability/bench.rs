@@ -23,7 +23,7 @@ pub(crate) struct Benched {
 }
 
 /// Benches by what they cover.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Benches<Scope> {
     by_scope: BTreeMap<Scope, Benched>,
 }

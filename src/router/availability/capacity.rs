@@ -44,7 +44,7 @@ struct Cooldown {
 }
 
 /// All cooldowns under way or not yet forgiven.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     base: Duration,
     max: Duration,

@@ -14,7 +14,7 @@ use crate::units::Ts;
 const BELIEVED: Duration = Duration::from_secs(15 * 60);
 
 /// Lacks by target.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Learned {
     until: BTreeMap<(TargetId, Lack), Ts>,
 }

@@ -43,7 +43,7 @@ pub(super) struct Began {
     epoch: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     breaker: Breaker,
     bucket: Bucket,
@@ -57,7 +57,7 @@ struct State {
 }
 
 /// The state of all targets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Board {
     policy: Arc<Policy>,
     states: Vec<State>,
@@ -119,6 +119,8 @@ impl Board {
             (Gate::Open(until), cooling) => {
                 Availability::Cooling { until: cooling.map_or(until, |c| c.max(until)), why: OPEN.to_owned() }
             }
+            // A sibling was rate limited between two probes.
+            (Gate::HalfOpen(false), Some(until)) => Availability::Cooling { until, why: OPEN.to_owned() },
             (Gate::HalfOpen(_), _) => Availability::Probing,
             (Gate::Closed, Some(until)) => Availability::Cooling { until, why: COOLING.to_owned() },
             (Gate::Closed, None) => Availability::Serving { share: 1.0 },

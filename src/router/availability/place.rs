@@ -19,7 +19,7 @@ impl Way {
 }
 
 /// All places that are benched.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Places {
     benches: Benches<Way>,
 }

@@ -1,0 +1,113 @@
+//! Which policy is used, and how it is read: the same rule for every command that takes one.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Expected, Result};
+use crate::policy::{self, Loaded};
+use crate::spec::document::{Limits, too_long};
+
+/// The folder that is searched when nothing is named.
+const FOLDER: &str = "policies";
+
+/// A policy and how it was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its path; `-` is standard input.
+    pub path: PathBuf,
+    /// How it was chosen, in words; empty if it was named.
+    pub how: &'static str,
+}
+
+/// The policy to use: what was named (by flag or `LLMFO_POLICY`), else the only file in `./policies/`.
+///
+/// # Errors
+/// Nothing is named, and the folder has none or several.
+pub fn choose(named: Option<PathBuf>) -> Result<Chosen> {
+    if let Some(path) = named {
+        return Ok(Chosen { path, how: "" });
+    }
+    if let Some(path) = std::env::var_os("LLMFO_POLICY").filter(|v| !v.is_empty()) {
+        return Ok(Chosen { path: path.into(), how: "from LLMFO_POLICY" });
+    }
+    let mut found: Vec<PathBuf> = std::fs::read_dir(FOLDER)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok().map(|e| e.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "yaml" || e == "yml") && p.is_file())
+        .collect();
+    found.sort();
+    match found.as_slice() {
+        [one] => Ok(Chosen { path: one.clone(), how: "the only file in ./policies/" }),
+        [] => Err(Expected::usage(
+            "no policy is named, and ./policies/ has none",
+            "name one: `llmfo validate PATH`, or set LLMFO_POLICY",
+        )),
+        several => {
+            let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
+            Err(Expected::usage(
+                format!("no policy is named, and ./policies/ has {}: {}", several.len(), names.join(", ")),
+                format!("name one: `llmfo validate {}`, or set LLMFO_POLICY", names.first().map_or("", String::as_str)),
+            ))
+        }
+    }
+}
+
+/// What is in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// It is longer than any file may be, and was not read. The length is known in bytes.
+    TooLong(usize),
+}
+
+impl Content {
+    /// Loads it as a policy.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Loaded {
+        match self {
+            Content::Bytes(bytes) => policy::load_with_places(name, bytes),
+            Content::TooLong(length) => {
+                let (doc, d) = too_long(name, *length, &Limits::DEFAULT);
+                Loaded { policy: None, raw: None, doc, diagnostics: vec![d] }
+            }
+        }
+    }
+}
+
+/// Reads a file, or standard input for `-`. What is too long is not read.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Content> {
+    let limit = Limits::DEFAULT.max_bytes;
+    let fail = |e: &std::io::Error| {
+        let why = if path.is_dir() { "it is a folder".to_owned() } else { e.to_string() };
+        let shown = crate::units::printable(&path.display().to_string(), 300);
+        Expected::usage(format!("cannot read {shown}: {why}"), "name a readable policy file")
+    };
+    // One byte more than the limit tells a file that grows, a pipe or a device from one that fits.
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    } else {
+        let file = File::open(path).map_err(|e| fail(&e))?;
+        let length = usize::try_from(file.metadata().map_err(|e| fail(&e))?.len()).unwrap_or(usize::MAX);
+        if length > limit {
+            return Ok(Content::TooLong(length));
+        }
+        file.take(most).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    }
+    Ok(if bytes.len() > limit { Content::TooLong(bytes.len()) } else { Content::Bytes(bytes) })
+}
+
+/// Where a file that a policy names is: searched from the policy's folder, then from the folder above it.
+#[must_use]
+pub fn beside(policy: &Path, named: &str) -> Option<PathBuf> {
+    let folder = policy.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = std::path::absolute(folder).ok().and_then(|f| f.parent().map(Path::to_path_buf));
+    [Some(folder.join(named)), above.map(|a| a.join(named))].into_iter().flatten().find(|p| p.is_file())
+}

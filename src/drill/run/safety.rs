@@ -1,0 +1,306 @@
+//! Nothing stays broken: a lock per fault server, a log written ahead of every change, a lease on a server of ours or a
+//! guard process beside a real one, and a restore that runs however the drill ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::lock::Lock;
+use super::signals::Stops;
+use crate::drill::verdict::Cleanup;
+use crate::error::{Expected, Result};
+use crate::fault::client::Client;
+use crate::fault::guard::{BEAT, DONE};
+use crate::fault::restore::{Cleanup as Restoration, Hold, Injected, Step, inject, restore, snapshot};
+use crate::fault::wal::{Begin, Entry, FORMAT, Stamp, Wal, WalFile};
+
+/// Life of the lease without a refresh.
+pub const LEASE_MS: u64 = 4000;
+/// Between two refreshes, and between two heartbeats to the guard.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// Refreshes that may fail in a row before the drill stops.
+const MISSED_MAX: u32 = 3;
+/// Faults on a server of ours end by themselves this much after the drill's longest duration.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
+/// How long a dismissed guard may take to end.
+const GUARD_END: Duration = Duration::from_secs(3);
+
+/// Where drills keep what must survive them: `$XDG_STATE_HOME/llmfo`, else `~/.local/state/llmfo`.
+///
+/// # Errors
+/// Neither variable is set.
+pub fn state_folder() -> Result<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    of("XDG_STATE_HOME")
+        .filter(|p| p.is_absolute())
+        .or_else(|| of("HOME").map(|h| h.join(".local/state")))
+        .map(|p| p.join("llmfo"))
+        .ok_or_else(|| {
+            Expected::usage("there is no state folder: neither XDG_STATE_HOME nor HOME is set", "set one of them")
+        })
+}
+
+/// Where the logs of runs lie below the state folder.
+#[must_use]
+pub fn logs_folder(state: &Path) -> PathBuf {
+    state.join("drills")
+}
+
+/// How a restore went, over all restores of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The worst of them.
+    pub cleanup: Cleanup,
+    /// What was out of the ordinary.
+    pub notes: Vec<String>,
+    /// How long the last one took.
+    pub took: Duration,
+}
+
+impl Outcome {
+    fn add(&mut self, how: &Restoration, notes: Vec<String>, took: Duration, deadline: Duration) {
+        let mut worst = match how {
+            Restoration::Clean => Cleanup::Clean,
+            Restoration::RestoredLate => Cleanup::RestoredLate,
+            Restoration::Recreated => Cleanup::Recreated,
+            Restoration::Dirty(why) => {
+                self.notes.push(why.clone());
+                Cleanup::Dirty
+            }
+        };
+        if worst == Cleanup::Clean && took > deadline {
+            worst = Cleanup::RestoredLate;
+            self.notes.push(format!("the restore took {:.1} s", took.as_secs_f64()));
+        }
+        self.cleanup = self.cleanup.max(worst);
+        self.notes.extend(notes);
+        self.took = took;
+    }
+}
+
+/// Keeps one run safe.
+#[derive(Debug)]
+pub struct Safety {
+    client: Client,
+    ours: bool,
+    run: String,
+    wal: WalFile,
+    lease: Option<JoinHandle<()>>,
+    guard: Option<Guard>,
+    deadline: Duration,
+    longest: Duration,
+    outcome: Outcome,
+    _lock: Lock,
+}
+
+/// The guard process and the task that gives it signs of life.
+#[derive(Debug)]
+struct Guard {
+    process: Child,
+    say: tokio::sync::mpsc::Sender<&'static str>,
+    beats: JoinHandle<()>,
+}
+
+/// What a run is, for its log.
+#[derive(Clone, Debug)]
+pub struct RunIs<'a> {
+    /// Drill by name.
+    pub drill: &'a str,
+    /// The fault server dies with the lab.
+    pub embedded: bool,
+    /// The proxies that may be touched.
+    pub proxies: &'a [String],
+    /// Longest duration of the drill.
+    pub longest: Duration,
+    /// A restore that takes longer is late.
+    pub restore_deadline: Duration,
+}
+
+impl Safety {
+    /// Writes the beginning of the log, takes the lease or starts the guard. Nothing is broken yet.
+    ///
+    /// # Errors
+    /// The log cannot be written, a proxy is not there, the lease or the guard cannot be had.
+    pub async fn begin(
+        client: Client,
+        ours: bool,
+        lock: Lock,
+        state: &Path,
+        is: &RunIs<'_>,
+        stops: &Stops,
+    ) -> Result<Safety> {
+        let before = snapshot(&client, is.proxies).await?;
+        for proxy in before.values() {
+            if !proxy.enabled || !proxy.toxics.is_empty() {
+                let what = if proxy.enabled { "carries toxics" } else { "is disabled" };
+                return Err(Expected::could_not(
+                    format!(
+                        "the path {} {what} already, so it is not well before the drill",
+                        crate::units::printable(&proxy.name, 80)
+                    ),
+                    "bring it to its normal state first; the drill would restore it to what it found",
+                ));
+            }
+        }
+        let run = format!("{}-{}", crate::fault::clock::wall_ms(), std::process::id());
+        let path = logs_folder(state).join(format!("{run}.jsonl"));
+        let mut wal = WalFile::create(&path)?;
+        let begin = Begin {
+            format: FORMAT,
+            run: run.clone(),
+            drill: is.drill.into(),
+            pid: std::process::id(),
+            server: client.base_url().into(),
+            embedded: is.embedded,
+            snapshot: before,
+        };
+        wal.append(Entry::Begin { at: Stamp::now(), begin })?;
+        let mut safety = Safety {
+            client,
+            ours,
+            run,
+            wal,
+            lease: None,
+            guard: None,
+            deadline: is.restore_deadline,
+            longest: is.longest,
+            outcome: Outcome::default(),
+            _lock: lock,
+        };
+        if ours {
+            safety.client.lease(&safety.lease_id(), LEASE_MS).await?;
+            safety.lease = Some(tokio::spawn(keep_lease(safety.client.clone(), safety.lease_id(), stops.clone())));
+        } else {
+            safety.guard = Some(start_guard(&path, is.longest)?);
+        }
+        Ok(safety)
+    }
+
+    fn lease_id(&self) -> String {
+        format!("llmfo.{}", self.run)
+    }
+
+    /// The client of the fault server.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The server is ours: it counts, leases, and knows events.
+    #[must_use]
+    pub fn ours(&self) -> bool {
+        self.ours
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log_path(&self) -> &Path {
+        self.wal.path()
+    }
+
+    /// Breaks what the steps say.
+    ///
+    /// # Errors
+    /// A change failed; what was done until then is undone by [`Safety::restore`].
+    pub async fn inject(&mut self, steps: &[Step]) -> Result<Injected> {
+        let expiry = self.longest + EXPIRY_MARGIN;
+        let hold = Hold {
+            lease: self.ours.then(|| self.lease_id()),
+            expires_in_ms: self.ours.then(|| u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)),
+        };
+        inject(&self.client, steps, &hold, &mut self.wal).await
+    }
+
+    /// Undoes everything that this run has broken. Idempotent.
+    pub async fn restore(&mut self) -> &Outcome {
+        let done = restore(&self.client, "runner", &mut self.wal).await;
+        self.outcome.add(&done.cleanup, done.notes, done.took, self.deadline);
+        &self.outcome
+    }
+
+    /// What the server undid by itself under this run's lease: nothing, unless the runner was stopped for a while.
+    pub async fn healed_by_itself(&self) -> Vec<String> {
+        if !self.ours {
+            return Vec::new();
+        }
+        let id = self.lease_id();
+        let own = self.client.history().await.unwrap_or_default().into_iter();
+        own.filter(|h| h.lease.as_deref() == Some(&id)).map(|h| format!("{} ({})", h.proxy, h.why)).collect()
+    }
+
+    /// Restores, gives the lease back or dismisses the guard, and says how the clean-up went over all.
+    pub async fn end(mut self) -> Outcome {
+        self.restore().await;
+        if let Some(lease) = self.lease.take() {
+            lease.abort();
+            // It may have run out meanwhile.
+            let _ = self.client.end_lease(&self.lease_id()).await;
+        }
+        if let Some(guard) = self.guard.take() {
+            // A dirty restore is left to the guard: it tries again.
+            if self.outcome.cleanup != Cleanup::Dirty {
+                let _ = guard.say.send(DONE).await;
+            }
+            drop(guard.say);
+            let _ = guard.beats.await;
+            let mut process = guard.process;
+            let _ = timeout(GUARD_END, process.wait()).await;
+        }
+        self.outcome
+    }
+}
+
+async fn keep_lease(client: Client, id: String, stops: Stops) {
+    let mut next = Instant::now();
+    let mut missed = 0;
+    loop {
+        next += BEAT_EVERY;
+        sleep_until(next).await;
+        match client.lease(&id, LEASE_MS).await {
+            Ok(_) => missed = 0,
+            Err(e) => {
+                missed += 1;
+                if missed == MISSED_MAX {
+                    stops.ask("lease_lost", &format!("the fault server did not renew the lease: {e}"));
+                }
+            }
+        }
+    }
+}
+
+/// Starts the guard: this binary in a session of its own, with the read end of a pipe.
+fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
+    let failed = |e: std::io::Error| Expected::could_not(format!("the guard cannot be started: {e}"), "");
+    let mut process = Command::new(std::env::current_exe().map_err(failed)?)
+        .args(["drill", "guard", "--log"])
+        .arg(log)
+        .args(["--longest-s", &(longest + EXPIRY_MARGIN).as_secs().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let Some(mut pipe) = process.stdin.take() else {
+        return Err(Expected::could_not("the guard has no pipe", ""));
+    };
+    let (say, mut said) = tokio::sync::mpsc::channel::<&'static str>(4);
+    let beats = tokio::spawn(async move {
+        loop {
+            let word = match timeout(BEAT_EVERY, said.recv()).await {
+                Ok(Some(word)) => word,
+                Ok(None) => return,
+                Err(_) => BEAT,
+            };
+            if pipe.write_all(format!("{word}\n").as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Guard { process, say, beats })
+}

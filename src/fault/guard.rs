@@ -1,0 +1,120 @@
+//! The dead man's switch for a real Toxiproxy, which knows no leases: a helper process in a session of its own holds the
+//! log and the read end of a pipe. When the pipe ends without a word (the runner was killed), or the heartbeat stays away, it
+//! restores. The runner's terminal and process group do not reach it.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::client::Client;
+use super::restore::{Cleanup, Restored, restore};
+use super::wal::{Wal, WalFile, leftovers};
+use crate::error::{Expected, Result};
+
+/// The runner says this when it has restored by itself.
+pub const DONE: &str = "done";
+/// Any other line is a heartbeat.
+pub const BEAT: &str = "beat";
+/// A restore that ended dirty is tried again this often.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the guard believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A heartbeat is missed after that; none: only the end of the pipe counts.
+    pub beat: Option<Duration>,
+    /// It restores then, heartbeat or not: the longest a drill may take.
+    pub total: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { beat: None, total: Duration::from_secs(3600) }
+    }
+}
+
+/// Why it acted, if it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The runner said that it was done.
+    Dismissed,
+    /// It restored: why, and how that ended.
+    Restored(&'static str, Restored),
+}
+
+/// Runs in a child process of the runner until it is dismissed or has restored. `input` is its standard input.
+///
+/// # Errors
+/// The log cannot be read: nobody knows then what to restore.
+pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
+    // Fails only where it leads a group already, which is as good.
+    let _ = rustix::process::setsid();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Expected::could_not(format!("the guard cannot start: {e}"), ""))?;
+    let outcome = runtime.block_on(watch(wal.to_owned(), limits, input));
+    // The thread that reads the pipe may wait for ever.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn watch(wal: PathBuf, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
+    let signals = |kind| signal(kind).map_err(|e| Expected::could_not(format!("the guard cannot start: {e}"), ""));
+    let mut term = signals(SignalKind::terminate())?;
+    let mut int = signals(SignalKind::interrupt())?;
+    let mut hup = signals(SignalKind::hangup())?;
+    let mut lines = lines(input);
+    let end = Instant::now() + limits.total;
+    loop {
+        let beat = limits.beat.map_or(end, |beat| Instant::now() + beat);
+        let why = tokio::select! {
+            line = lines.recv() => match line.as_deref() {
+                Some(DONE) => return Ok(Outcome::Dismissed),
+                Some(_) => continue,
+                None => "the runner is gone",
+            },
+            () = sleep_until(beat.min(end)) => "the runner gave no sign in time",
+            _ = term.recv() => "the guard was told to end",
+            _ = int.recv() => "the guard was told to end",
+            _ = hup.recv() => "the guard was told to end",
+        };
+        return Ok(Outcome::Restored(why, heal(&wal).await?));
+    }
+}
+
+/// Lines of the pipe. A thread of its own, since a pipe cannot be waited for otherwise.
+fn lines(input: impl std::io::Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        for line in std::io::BufReader::new(input).lines() {
+            let Ok(line) = line else { return };
+            if sender.blocking_send(line.trim().to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn heal(path: &Path) -> Result<Restored> {
+    let mut wal = WalFile::open(path)?;
+    let Some(undo) = leftovers(wal.entries()) else {
+        return Ok(Restored { cleanup: Cleanup::Clean, took: Duration::ZERO, notes: Vec::new() });
+    };
+    let client = Client::anywhere(&undo.begin.server)?;
+    let mut restored = restore(&client, "guard", &mut wal).await;
+    for _ in 1..TRIES {
+        if !restored.cleanup.is_dirty() {
+            break;
+        }
+        sleep(PAUSE).await;
+        restored = restore(&client, "guard", &mut wal).await;
+    }
+    Ok(restored)
+}

@@ -1,0 +1,137 @@
+//! `/snapshot` and `/readyz`: what every target can do now, and what is known about it.
+
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use serde_json::{Value, json as value};
+
+use super::super::app::App;
+use super::super::driver::state_name;
+use super::super::http::{Answer, json};
+use super::super::targets::Seen;
+use crate::policy::TargetId;
+use crate::router::decision::{Availability, TargetSnapshot};
+use crate::units::{Ts, ms};
+
+/// Version of both documents. Members are only added.
+const FORMAT: u32 = 1;
+
+/// The whole state as JSON.
+pub fn snapshot(app: &App) -> Value {
+    let core = app.driver.snapshot();
+    let now = app.driver.now();
+    let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
+    let attempts: u64 = core.targets.iter().map(|t| t.counters.dials).sum();
+    value!({
+        "format": FORMAT,
+        "at_unix_ms": super::super::bus::unix_ms(),
+        "uptime_ms": now.as_ms(),
+        "pid": std::process::id(),
+        "policy": {
+            "version": app.policy.version,
+            "serial": app.policy.serial,
+            "sha256": app.policy.sha256,
+            "expires_unix_s": app.policy.expires_unix_s,
+            "expired": app.expired(),
+        },
+        "draining": app.draining.load(Ordering::Relaxed),
+        "requests": {
+            "open": core.requests_open,
+            "committed": core.requests_committed,
+            "by_outcome": app.totals(),
+        },
+        "attempts": { "in_flight": core.attempts_in_flight, "total": attempts },
+        "core_rebuilds": app.metrics.core_rebuilds.get(),
+        "journal_dropped": app.bus.journal_dropped(),
+        "last_event": app.bus.last_seq(),
+        "targets": targets,
+    })
+}
+
+fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
+    let (until, why, share) = match &t.availability {
+        Availability::Serving { share } => (None, None, Some(*share)),
+        Availability::Cooling { until, why } | Availability::Benched { until, why } => {
+            (Some(ms(until.since(now))), Some(why.clone()), None)
+        }
+        Availability::Probing => (None, None, None),
+    };
+    let dialable = app.targets.get(t.target);
+    let seen = dialable.map(|d| d.evidence.seen()).unwrap_or_default();
+    value!({
+        "target": t.name,
+        "state": state_name(&t.availability),
+        "health": health(&t.availability, &seen),
+        "for_ms": until,
+        "why": why,
+        "share": share,
+        "evidence": evidence(&seen),
+        "idle_connections": dialable.map(|d| d.client.idle()),
+        "counters": t.counters,
+    })
+}
+
+/// One word for people. `unknown` is not `healthy`: nothing has been seen yet.
+fn health(availability: &Availability, seen: &Seen) -> &'static str {
+    match availability {
+        Availability::Serving { .. } => match (&seen.good, &seen.bad) {
+            (None, None) => "unknown",
+            (Some((good, _)), Some((bad, _))) if bad > good => "failing",
+            (None, Some(_)) => "unreachable",
+            _ => "healthy",
+        },
+        other => state_name(other),
+    }
+}
+
+fn evidence(seen: &Seen) -> Value {
+    value!({
+        "age_ms": seen.age().map(ms),
+        "last_good": seen.good.as_ref().map(|(at, what)| value!({ "what": what, "age_ms": ms(at.elapsed()) })),
+        "last_bad": seen.bad.as_ref().map(|(at, reason)| value!({ "reason": reason, "age_ms": ms(at.elapsed()) })),
+    })
+}
+
+/// Ready: every route has a target that is serving and has been seen to be there at least once.
+pub fn readyz(app: &App) -> Answer {
+    let core = app.driver.snapshot();
+    let now = app.driver.now();
+    let usable = |id: TargetId| {
+        let serving =
+            core.targets.iter().any(|t| t.target == id && matches!(t.availability, Availability::Serving { .. }));
+        serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
+    };
+    let mut all_ready = true;
+    let routes: Vec<Value> = app
+        .policy
+        .routes
+        .iter()
+        .map(|route| {
+            let targets: Vec<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
+            let usable: Vec<String> = targets
+                .iter()
+                .filter(|id| usable(**id) && route.legal(app.policy.target(**id)))
+                .map(|id| app.target_name(*id))
+                .collect();
+            all_ready &= !usable.is_empty();
+            value!({ "route": route.name, "ready": !usable.is_empty(), "usable": usable })
+        })
+        .collect();
+    let draining = app.draining.load(Ordering::Relaxed);
+    let reason = match (draining, all_ready) {
+        (true, _) => Some("shutting down"),
+        (false, false) => Some("a route has no usable target"),
+        (false, true) => None,
+    };
+    let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
+    let body = value!({
+        "format": FORMAT,
+        "ready": reason.is_none(),
+        "reason": reason,
+        "policy": app.policy.version,
+        "routes": routes,
+        "targets": targets,
+    });
+    let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json(status, body.to_string())
+}

@@ -1,0 +1,302 @@
+//! What all parts of a running gateway share, and what it does with what the driver tells.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::bus::{Bus, unix_ms};
+use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
+use super::relay::attempt::{Ended, InFlight};
+use super::targets::Targets;
+use super::{intake, probe};
+use crate::error::Result;
+use crate::event::Event;
+use crate::policy::{Policy, TargetId};
+use crate::router::Limits;
+use crate::router::classify::Class;
+use crate::router::decision::{DecisionRecord, Outcome};
+use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, PairLabels, TargetLabels};
+use crate::telemetry::{Journal, Metrics};
+
+/// Decision records kept for `/decisions/<id>`.
+pub const DECISIONS_KEPT: usize = 2048;
+
+/// The shared state of a running gateway.
+pub struct App {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The core's driver.
+    pub driver: Arc<Driver>,
+    /// Clients and secrets.
+    pub targets: Targets,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Events.
+    pub bus: Bus,
+    /// Zero of the core's time line.
+    pub anchor: Instant,
+    /// Unix milliseconds of the start.
+    pub started_unix_ms: u64,
+    /// The process is shutting down.
+    pub draining: AtomicBool,
+    /// Memory for request bodies.
+    pub memory: Arc<Semaphore>,
+    /// Seed of the core.
+    pub seed: u64,
+    /// Distinguishes request ids of different processes.
+    boot: String,
+    requests: AtomicU64,
+    decisions: Mutex<VecDeque<(String, Arc<serde_json::Value>)>>,
+    totals: Mutex<std::collections::BTreeMap<&'static str, u64>>,
+    me: Weak<App>,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("policy", &self.policy.version).finish_non_exhaustive()
+    }
+}
+
+impl App {
+    /// Puts a gateway together. `folder` is the policy's; `make` makes its core.
+    ///
+    /// # Errors
+    /// If a secret or a target's URL cannot be used.
+    pub fn new(
+        policy: Arc<Policy>,
+        folder: &Path,
+        seed: u64,
+        journal: Option<Journal>,
+        make: MakeCore,
+    ) -> Result<Arc<App>> {
+        let targets = Targets::new(&policy, folder)?;
+        let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
+        for target in &policy.targets {
+            metrics.state(&target.name, "serving");
+            drop(metrics.inflight.get_or_create(&TargetLabels { target: target.name.clone() }));
+        }
+        let anchor = Instant::now();
+        let started_unix_ms = unix_ms();
+        let boot = format!("{:08x}", (started_unix_ms.rotate_left(20) ^ u64::from(std::process::id())) as u32);
+        Ok(Arc::new_cyclic(|me: &Weak<App>| {
+            let watcher: Weak<dyn Watcher> = me.clone();
+            App {
+                driver: Arc::new(Driver::new(anchor, Arc::clone(&policy), seed, make, watcher)),
+                targets,
+                metrics,
+                bus: Bus::new(anchor, journal),
+                anchor,
+                started_unix_ms,
+                draining: AtomicBool::new(false),
+                memory: intake::memory(),
+                seed,
+                boot,
+                requests: AtomicU64::new(0),
+                decisions: Mutex::new(VecDeque::new()),
+                totals: Mutex::new(std::collections::BTreeMap::new()),
+                me: me.clone(),
+                policy,
+            }
+        }))
+    }
+
+    /// An id for a request, unique across restarts as far as it matters.
+    pub fn next_request_id(&self) -> String {
+        format!("req-{}-{:06}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The wall clock says that the policy has expired.
+    #[must_use]
+    pub fn expired(&self) -> bool {
+        let now = i64::try_from(unix_ms() / 1000).unwrap_or(i64::MAX);
+        self.policy.expires_unix_s.is_some_and(|at| now >= at)
+    }
+
+    /// A target's name.
+    #[must_use]
+    pub fn target_name(&self, id: TargetId) -> String {
+        self.targets.get(id).map(|d| d.target.name.clone()).unwrap_or_default()
+    }
+
+    /// Counts an attempt as under way.
+    #[must_use]
+    pub fn in_flight(&self, target: TargetId) -> InFlight {
+        let labels = TargetLabels { target: self.target_name(target) };
+        InFlight::new(self.metrics.inflight.get_or_create_owned(&labels))
+    }
+
+    /// A connection stands.
+    pub fn connected(&self, target: TargetId, reused: bool) {
+        let kind = if reused { "reused" } else { "new" };
+        Metrics::kind(&self.metrics.upstream_connects, &self.target_name(target), kind);
+    }
+
+    /// An answer is complete.
+    pub fn ended(&self, route: &str, target: TargetId, ended: &Ended) {
+        let name = self.target_name(target);
+        for anomaly in &ended.anomalies {
+            Metrics::kind(&self.metrics.anomalies, &name, anomaly.name());
+        }
+        if ended.tool_calls > 0 {
+            let labels = PairLabels { route: route.to_owned(), target: name.clone() };
+            self.metrics.tool_calls.get_or_create(&labels).inc_by(ended.tool_calls as u64);
+        }
+        if let Some(usage) = ended.usage {
+            for (kind, n) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {
+                let labels = crate::telemetry::metrics::KindLabels { target: name.clone(), kind: kind.to_owned() };
+                let counter: Counter = self.metrics.tokens.get_or_create_owned(&labels);
+                counter.inc_by(n);
+            }
+        }
+    }
+
+    /// A decision record by request id, as it was published.
+    #[must_use]
+    pub fn decision(&self, request: &str) -> Option<Arc<serde_json::Value>> {
+        let kept = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().rev().find(|(id, _)| id == request).map(|(_, record)| Arc::clone(record))
+    }
+
+    /// Requests by outcome since the start.
+    #[must_use]
+    pub fn totals(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn count(&self, record: &DecisionRecord) {
+        let m = &self.metrics;
+        let route = &record.route;
+        let outcome = outcome_name(record.outcome);
+        m.request(route, outcome);
+        *self.totals.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome).or_default() += 1;
+        let span = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
+        Metrics::observe(&m.request_duration, route, span(record.total_ms));
+        for (n, attempt) in record.attempts.iter().enumerate() {
+            let failed = attempt.class != Class::Success;
+            m.attempts
+                .get_or_create(&AttemptLabels {
+                    route: route.clone(),
+                    target: attempt.target.clone(),
+                    outcome: attempt.class.name().to_owned(),
+                    error_type: if failed { attempt.reason.clone() } else { "none".to_owned() },
+                })
+                .inc();
+            if let Some(dialable) = self.targets.named(&attempt.target) {
+                match attempt.class {
+                    Class::Success => dialable.evidence.good("answered"),
+                    Class::ClientGone | Class::Caller | Class::PolicyBlock | Class::TooLong => {}
+                    Class::Mismatch | Class::Account | Class::Place | Class::Capacity | Class::Provider => {
+                        dialable.evidence.bad(&attempt.reason);
+                    }
+                }
+            }
+            if let Some(next) = record.attempts.get(n + 1) {
+                m.failovers
+                    .get_or_create(&FailoverLabels {
+                        route: route.clone(),
+                        from: attempt.target.clone(),
+                        to: next.target.clone(),
+                        reason: attempt.reason.clone(),
+                        phase: "pre_commit".to_owned(),
+                    })
+                    .inc();
+                Metrics::observe(&m.detection, route, span(attempt.ended_ms - attempt.dialled_ms));
+                if let Some(committed) = next.committed_ms {
+                    Metrics::observe(&m.failover_duration, route, span(committed - attempt.ended_ms));
+                }
+            }
+        }
+        if let Some(last) = record.attempts.last() {
+            if record.outcome == Outcome::BrokenAfterCommit {
+                Metrics::kind(&m.interruptions, &last.target, &last.reason);
+            }
+            if let (Outcome::Answered | Outcome::Degraded, Some(committed)) = (record.outcome, last.committed_ms) {
+                let labels = PairLabels { route: route.clone(), target: last.target.clone() };
+                m.time_to_first_token.get_or_create(&labels).observe(span(committed).as_secs_f64());
+            }
+        }
+    }
+}
+
+/// The outcome's name in metrics and snapshots.
+#[must_use]
+pub fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Answered => "answered",
+        Outcome::Degraded => "degraded",
+        Outcome::Handoff => "handoff",
+        Outcome::Refused => "refused",
+        Outcome::ReturnedAsItIs => "returned_as_it_is",
+        Outcome::BrokenAfterCommit => "broken_after_commit",
+        Outcome::ClientGone => "client_gone",
+    }
+}
+
+impl Watcher for App {
+    fn event(&self, event: Event) {
+        match &event {
+            Event::Availability { target, state, reason, .. } => {
+                self.metrics.transition(target, state, reason);
+                tracing::info!(target = %target, state = %state, reason = %reason, "availability changed");
+            }
+            Event::AttemptFailed { target, reason, probe: true, .. } => {
+                Metrics::kind(&self.metrics.probes, target, "failed");
+                if let Some(dialable) = self.targets.named(target) {
+                    dialable.evidence.bad(reason);
+                }
+            }
+            Event::Alert { target, reason, text } => {
+                tracing::warn!(target = ?target, reason = %reason, "{text}");
+            }
+            _ => {}
+        }
+        self.bus.publish(event);
+    }
+
+    fn done(&self, meta: &Meta, record: DecisionRecord) {
+        self.count(&record);
+        let value = serde_json::to_value(&record).unwrap_or_default();
+        let kept = serde_json::json!({
+            "request": meta.request,
+            "conversation": meta.conversation,
+            "turn": meta.turn,
+            "record": value,
+        });
+        {
+            let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+            if decisions.len() == DECISIONS_KEPT {
+                decisions.pop_front();
+            }
+            decisions.push_back((meta.request.clone(), Arc::new(kept)));
+        }
+        self.bus.publish(Event::Decision {
+            request: meta.request.clone(),
+            conversation: meta.conversation.clone(),
+            turn: meta.turn,
+            record: value,
+        });
+    }
+
+    fn probe(&self, key: AttemptKey, target: TargetId, limits: Limits) -> AbortHandle {
+        match self.me.upgrade() {
+            Some(app) => probe::run(app, key, target, limits),
+            // The gateway is being dropped; nobody waits for this probe.
+            None => tokio::spawn(async {}).abort_handle(),
+        }
+    }
+
+    fn rebuilt(&self, requests: u64) {
+        tracing::error!(requests, "the core panicked; it was rebuilt from the policy");
+        self.metrics.core_rebuilds.inc();
+        for target in &self.policy.targets {
+            self.metrics.state(&target.name, "serving");
+        }
+        self.bus.publish(Event::CoreRebuilt { requests });
+    }
+}

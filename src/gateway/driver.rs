@@ -1,0 +1,512 @@
+//! The driver of the core: the only clock, and the only way in and out.
+//!
+//! The core sits behind one mutex. A caller reports what it saw; the core's outputs are drained and routed under the same
+//! lock, so that they leave in the order in which they were decided: commands to the task of their request, probes to tasks
+//! of their own, notes to the event bus. No chunk of a body and no I/O ever waits for this lock.
+//!
+//! The channel of a request is bounded by what the core may say about one request: each dial may be followed by one cancel,
+//! then come one delivery or reply, one break, and one abort of the driver's own.
+//!
+//! If the core panics it is rebuilt from the policy. Requests under way get a controlled error, attempts of the old core are
+//! told apart by their epoch and ignored, and the event `core_rebuilt` and a metric say so.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
+
+use crate::event::Event;
+use crate::policy::{Policy, TargetId};
+use crate::router::classify::Class;
+use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
+use crate::router::{AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, Reply, RequestId, Sign, Usage};
+use crate::units::Ts;
+
+/// What the driver needs of a core beside its contract. Tests bring their own.
+pub trait Core: Machine + Send {
+    /// What every target can do now, and what is under way.
+    fn snapshot(&self, now: Ts) -> Snapshot;
+}
+
+impl Core for Engine {
+    fn snapshot(&self, now: Ts) -> Snapshot {
+        Engine::snapshot(self, now)
+    }
+}
+
+/// An attempt of one life of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptKey {
+    epoch: u32,
+    /// The core's own id.
+    pub id: AttemptId,
+}
+
+/// What the task of a request is told.
+#[derive(Debug)]
+pub enum Cmd {
+    /// Dial this target.
+    Dial {
+        /// The attempt.
+        key: AttemptKey,
+        /// Whom.
+        target: TargetId,
+        /// Limits; the core keeps the clocks of the first two.
+        limits: Limits,
+        /// On a new connection.
+        fresh: bool,
+    },
+    /// Stop this attempt.
+    Cancel(AttemptKey),
+    /// Deliver this attempt.
+    Deliver {
+        /// Which.
+        key: AttemptKey,
+        /// Dials so far.
+        attempts: u32,
+        /// Mark the answer as degraded.
+        degraded: bool,
+    },
+    /// Send this reply; nothing else will come.
+    Reply {
+        /// What.
+        reply: Reply,
+        /// Dials made.
+        attempts: u32,
+    },
+    /// The delivered attempt has failed.
+    Break(Class),
+    /// The gateway itself ends the request.
+    Abort(Abort),
+}
+
+/// Why the gateway itself ends a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// The core panicked and was rebuilt.
+    CoreLost,
+    /// The gateway is shutting down and the time for open requests is over.
+    Draining,
+}
+
+/// What is remembered about a request beside the core's own state: for events and metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Request id as the client sees it.
+    pub request: String,
+    /// Conversation, if the client named one.
+    pub conversation: Option<String>,
+    /// Turn.
+    pub turn: Option<u64>,
+}
+
+/// What the driver tells the rest of the gateway. Called with the core locked, except for [`Watcher::done`]: be quick.
+pub trait Watcher: Send + Sync {
+    /// An event happened.
+    fn event(&self, event: Event);
+    /// A request is over.
+    fn done(&self, meta: &Meta, record: DecisionRecord);
+    /// A probe must be run; the handle stops it.
+    fn probe(&self, key: AttemptKey, target: TargetId, limits: Limits) -> AbortHandle;
+    /// The core was lost and rebuilt.
+    fn rebuilt(&self, requests: u64);
+}
+
+/// Makes a core; called again after a panic, with another seed.
+pub type MakeCore = Box<dyn Fn(u64) -> Box<dyn Core> + Send + Sync>;
+
+/// The driver.
+pub struct Driver {
+    anchor: Instant,
+    policy: Arc<Policy>,
+    seed: u64,
+    make: MakeCore,
+    state: Mutex<State>,
+    timer: Notify,
+    watcher: Weak<dyn Watcher>,
+}
+
+struct State {
+    core: Box<dyn Core>,
+    epoch: u32,
+    next_request: u64,
+    requests: BTreeMap<RequestId, Slot>,
+    attempts: BTreeMap<AttemptId, Owner>,
+    /// What the timer task waits for.
+    armed: Option<Ts>,
+}
+
+struct Slot {
+    to: mpsc::Sender<Cmd>,
+    meta: Meta,
+}
+
+enum Owner {
+    Request(RequestId),
+    Probe(AbortHandle),
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// A driver of a new core. Times count from `anchor`. The watcher is held weakly: it owns the driver.
+    #[must_use]
+    pub fn new(anchor: Instant, policy: Arc<Policy>, seed: u64, make: MakeCore, watcher: Weak<dyn Watcher>) -> Driver {
+        let core = make(seed);
+        let state = State {
+            core,
+            epoch: 0,
+            next_request: 1,
+            requests: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            armed: None,
+        };
+        Driver { anchor, policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher }
+    }
+
+    /// Now, on the core's time line.
+    #[must_use]
+    pub fn now(&self) -> Ts {
+        self.at(Instant::now())
+    }
+
+    /// A point of the monotonic clock on the core's time line.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Ts {
+        Ts(u64::try_from(instant.saturating_duration_since(self.anchor).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A point of the core's time line on the monotonic clock.
+    #[must_use]
+    pub fn instant(&self, at: Ts) -> Instant {
+        self.anchor + std::time::Duration::from_nanos(at.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has come. Its commands arrive at the ticket.
+    pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
+        let dials = usize::try_from(self.policy.route(facts.route).max_attempts).unwrap_or(usize::MAX);
+        let (to, commands) = mpsc::channel(dials.saturating_mul(2).saturating_add(8).min(1024));
+        let mut state = self.lock();
+        let id = RequestId(state.next_request);
+        state.next_request += 1;
+        state.requests.insert(id, Slot { to, meta });
+        let over = self.step(state, Input::Arrive { request: id, facts }, None);
+        self.after(over);
+        Ticket { id, commands, driver: Arc::clone(self), stalled: None, over: false }
+    }
+
+    /// The connection of this attempt stands.
+    pub fn connected(&self, key: AttemptKey) {
+        self.report(key, Input::Connected { attempt: key.id });
+    }
+
+    /// A sign of life before the commit point.
+    pub fn sign(&self, key: AttemptKey, sign: Sign) {
+        self.report(key, Input::FirstToken { attempt: key.id, sign });
+    }
+
+    /// The committing delta is here.
+    pub fn committed(&self, key: AttemptKey) {
+        self.report(key, Input::Committed { attempt: key.id });
+    }
+
+    /// The answer is complete.
+    pub fn ended(&self, key: AttemptKey, usage: Option<Usage>) {
+        self.report(key, Input::Ended { attempt: key.id, usage });
+    }
+
+    /// The attempt failed.
+    pub fn broke(&self, key: AttemptKey, failure: Failure, reused: bool) {
+        self.report(key, Input::Broke { attempt: key.id, failure, reused });
+    }
+
+    fn report(&self, key: AttemptKey, input: Input) {
+        let state = self.lock();
+        if state.epoch != key.epoch {
+            return;
+        }
+        let about = match state.attempts.get(&key.id) {
+            Some(Owner::Request(id)) => Some(*id),
+            _ => None,
+        };
+        let over = self.step(state, input, about);
+        self.after(over);
+    }
+
+    fn client_gone(&self, request: RequestId, stalled: bool) {
+        let state = self.lock();
+        if !state.requests.contains_key(&request) {
+            return;
+        }
+        let over = self.step(state, Input::ClientGone { request, stalled }, Some(request));
+        self.after(over);
+    }
+
+    /// What every target can do now, and what is under way.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.lock();
+        state.core.snapshot(self.now())
+    }
+
+    /// Client requests that are not over.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.lock().requests.len()
+    }
+
+    /// Ends every open request with a controlled error.
+    pub fn abort_all(&self) {
+        for slot in self.lock().requests.values() {
+            let _ = slot.to.try_send(Cmd::Abort(Abort::Draining));
+        }
+    }
+
+    /// Runs the core's clock. Never returns.
+    pub async fn run_clock(self: Arc<Self>) {
+        loop {
+            let armed = self.lock().armed;
+            match armed {
+                None => self.timer.notified().await,
+                Some(at) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(self.instant(at).into()) => {
+                            let over = self.step(self.lock(), Input::Tick, None);
+                            self.after(over);
+                        }
+                        () = self.timer.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves the core and routes what it says. `about` is the request that the input speaks of.
+    fn step(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        input: Input,
+        mut about: Option<RequestId>,
+    ) -> Vec<(Meta, DecisionRecord)> {
+        let now = self.now();
+        let ended = match &input {
+            Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => Some(*attempt),
+            _ => None,
+        };
+        let core = &mut state.core;
+        let moved = catch_unwind(AssertUnwindSafe(|| {
+            core.handle(now, input);
+            let outputs: Vec<Output> = std::iter::from_fn(|| core.poll_output()).collect();
+            (outputs, core.poll_timeout())
+        }));
+        let Ok((outputs, next)) = moved else {
+            self.rebuild(&mut state);
+            return Vec::new();
+        };
+        let mut over = Vec::new();
+        for output in outputs {
+            self.route(&mut state, output, now, &mut about, &mut over);
+        }
+        if let Some(id) = ended {
+            state.attempts.remove(&id);
+        }
+        let sooner = match (state.armed, next) {
+            (Some(armed), Some(next)) => next < armed,
+            (armed, next) => armed != next,
+        };
+        state.armed = next;
+        drop(state);
+        if sooner {
+            self.timer.notify_one();
+        }
+        over
+    }
+
+    fn route(
+        &self,
+        state: &mut State,
+        output: Output,
+        now: Ts,
+        about: &mut Option<RequestId>,
+        over: &mut Vec<(Meta, DecisionRecord)>,
+    ) {
+        let epoch = state.epoch;
+        match output {
+            Output::Dial { request, attempt, target, limits, fresh, degraded: _ } => {
+                state.attempts.insert(attempt, Owner::Request(request));
+                let key = AttemptKey { epoch, id: attempt };
+                tell(state, request, Cmd::Dial { key, target, limits, fresh });
+            }
+            Output::Probe { attempt, target, limits } => {
+                if let Some(watcher) = self.watcher.upgrade() {
+                    let handle = watcher.probe(AttemptKey { epoch, id: attempt }, target, limits);
+                    state.attempts.insert(attempt, Owner::Probe(handle));
+                }
+            }
+            Output::Cancel { attempt } => match state.attempts.remove(&attempt) {
+                Some(Owner::Request(request)) => {
+                    *about = Some(request);
+                    tell(state, request, Cmd::Cancel(AttemptKey { epoch, id: attempt }));
+                }
+                Some(Owner::Probe(handle)) => handle.abort(),
+                None => {}
+            },
+            Output::Deliver { request, attempt, attempts, degraded } => {
+                tell(state, request, Cmd::Deliver { key: AttemptKey { epoch, id: attempt }, attempts, degraded });
+            }
+            Output::Reply { request, reply, attempts } => tell(state, request, Cmd::Reply { reply, attempts }),
+            Output::Break { request, attempt: _, class } => tell(state, request, Cmd::Break(class)),
+            Output::Done { request, record } => {
+                if let Some(slot) = state.requests.remove(&request) {
+                    over.push((slot.meta, *record));
+                }
+            }
+            Output::Note(note) => {
+                let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
+                self.tell_people(self.event_of(note, now, request));
+            }
+        }
+    }
+
+    fn event_of(&self, note: Note, now: Ts, request: Option<String>) -> Event {
+        let name = |id: TargetId| self.policy.target(id).name.clone();
+        match note {
+            Note::Availability { target, now: state, reason } => {
+                let for_ms = match &state {
+                    Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
+                        Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
+                    }
+                    Availability::Serving { .. } | Availability::Probing => None,
+                };
+                Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
+            }
+            Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
+                target: name(target),
+                class: class.name().to_owned(),
+                reason,
+                probe,
+                request: request.filter(|_| !probe),
+            },
+            Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
+        }
+    }
+
+    fn tell_people(&self, event: Event) {
+        if let Some(watcher) = self.watcher.upgrade() {
+            watcher.event(event);
+        }
+    }
+
+    /// After the lock: records are turned into events and metrics.
+    fn after(&self, over: Vec<(Meta, DecisionRecord)>) {
+        if over.is_empty() {
+            return;
+        }
+        if let Some(watcher) = self.watcher.upgrade() {
+            for (meta, record) in over {
+                watcher.done(&meta, record);
+            }
+        }
+    }
+
+    fn rebuild(&self, state: &mut State) {
+        state.epoch += 1;
+        let seed = self.seed ^ u64::from(state.epoch).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        state.core = (self.make)(seed);
+        for (_, owner) in std::mem::take(&mut state.attempts) {
+            if let Owner::Probe(handle) = owner {
+                handle.abort();
+            }
+        }
+        let lost = std::mem::take(&mut state.requests);
+        for slot in lost.values() {
+            let _ = slot.to.try_send(Cmd::Abort(Abort::CoreLost));
+        }
+        state.armed = state.core.poll_timeout();
+        self.timer.notify_one();
+        if let Some(watcher) = self.watcher.upgrade() {
+            watcher.rebuilt(lost.len() as u64);
+        }
+    }
+}
+
+/// The name of a state in events, metrics and snapshots.
+#[must_use]
+pub fn state_name(state: &Availability) -> &'static str {
+    match state {
+        Availability::Serving { .. } => "serving",
+        Availability::Cooling { .. } => "cooling",
+        Availability::Probing => "probing",
+        Availability::Benched { .. } => "benched",
+    }
+}
+
+/// Sends a command to a request's task. A full channel is a bug (see the module's head): the channel is closed, the task
+/// sees that, ends with a controlled error, and its ticket tells the core.
+fn tell(state: &mut State, request: RequestId, cmd: Cmd) {
+    if let Some(slot) = state.requests.get_mut(&request)
+        && let Err(mpsc::error::TrySendError::Full(_)) = slot.to.try_send(cmd)
+    {
+        tracing::error!(request = %slot.meta.request, "the core said more about one request than it may");
+        slot.to = mpsc::channel(1).0;
+    }
+}
+
+/// A request's place in the core. Dropping it before the request is over tells the core that the client has left.
+#[derive(Debug)]
+pub struct Ticket {
+    id: RequestId,
+    commands: mpsc::Receiver<Cmd>,
+    driver: Arc<Driver>,
+    /// Set by the connection when its client has stopped reading.
+    stalled: Option<Arc<std::sync::atomic::AtomicBool>>,
+    over: bool,
+}
+
+impl Ticket {
+    /// The next command. `None`: the driver has given the request up.
+    pub async fn next(&mut self) -> Option<Cmd> {
+        self.commands.recv().await
+    }
+
+    /// The next command, polled.
+    pub fn poll_next(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Cmd>> {
+        self.commands.poll_recv(cx)
+    }
+
+    /// The flag that says that the client has stopped reading.
+    pub fn watch_stall(&mut self, flag: Arc<std::sync::atomic::AtomicBool>) {
+        self.stalled = Some(flag);
+    }
+
+    /// The request is over in every way; there is nothing to tell the core.
+    pub fn over(&mut self) {
+        self.over = true;
+    }
+
+    /// The driver.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.over {
+            let stalled = self.stalled.as_ref().is_some_and(|s| s.load(std::sync::atomic::Ordering::Relaxed));
+            self.driver.client_gone(self.id, stalled);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Taking a request in: its body, bounded, and what it says about itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::http::{Answer, refuse};
+use crate::policy::{DataClass, Policy, Route};
+use crate::router::Facts;
+use crate::units::printable;
+use crate::wire::ChatRequest;
+
+/// Largest request body: 32 MiB, above what providers take (case B161).
+pub const BODY_BYTES_MAX: usize = 32 << 20;
+/// After a body has passed its limit, so much more of it is read and thrown away, so that the client reads the refusal
+/// instead of a reset connection.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+/// Longest silence while a body is uploaded.
+const UPLOAD_IDLE: Duration = Duration::from_secs(30);
+/// Request bodies held at one moment, all requests together.
+pub const BODIES_BYTES_MAX: usize = 1 << 30;
+/// Longest value of an `x-llmfo-*` header, in bytes.
+const LABEL_BYTES_MAX: usize = 256;
+
+/// A body with its share of the memory that all bodies may take.
+#[derive(Debug)]
+pub struct Taken {
+    /// The bytes as they came.
+    pub bytes: Bytes,
+    _memory: Vec<OwnedSemaphorePermit>,
+}
+
+/// Memory for request bodies, in KiB.
+#[must_use]
+pub fn memory() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(BODIES_BYTES_MAX / 1024))
+}
+
+/// Reads a body. `Err` is the refusal; `None` in it: the client has left.
+pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, Option<Answer>> {
+    let (head, mut body) = request.into_parts();
+    if head.headers.get(CONTENT_ENCODING).is_some_and(|v| v.as_bytes() != b"identity") {
+        return Err(Some(refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "unsupported_content_encoding",
+            "Send the request body without Content-Encoding.",
+        )));
+    }
+    let declared =
+        head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.trim().parse::<u64>().ok());
+    // Refused before a byte of it is read: with `Expect: 100-continue` the client then never uploads it.
+    if declared.is_some_and(|n| n > BODY_BYTES_MAX as u64) {
+        return Err(Some(too_large()));
+    }
+    let mut held = Vec::new();
+    let mut take = |bytes: usize| {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        Arc::clone(memory).try_acquire_many_owned(kib).map(|p| held.push(p)).map_err(|_| Some(no_room()))
+    };
+    let reserved = usize::try_from(declared.unwrap_or(0)).unwrap_or(0);
+    take(reserved)?;
+    let mut all = BytesMut::with_capacity(reserved.min(1 << 20));
+    let mut counted = reserved;
+    let mut over = 0usize;
+    loop {
+        let frame = match tokio::time::timeout(UPLOAD_IDLE, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(_))) => return Err(None),
+            Ok(None) => break,
+            Err(_) => {
+                return Err(Some(refuse(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "invalid_request_error",
+                    "request_timeout",
+                    "The upload of the request body has stopped.",
+                )));
+            }
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if over > 0 || all.len() + data.len() > BODY_BYTES_MAX {
+            over += data.len();
+            all.clear();
+            if over > DISCARD_BYTES_MAX {
+                break;
+            }
+            continue;
+        }
+        if all.len() + data.len() > counted {
+            take(all.len() + data.len() - counted)?;
+            counted = all.len() + data.len();
+        }
+        all.extend_from_slice(&data);
+    }
+    if over > 0 { Err(Some(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
+}
+
+fn too_large() -> Answer {
+    refuse(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "invalid_request_error",
+        "request_too_large",
+        &format!("The request body is larger than {} MiB.", BODY_BYTES_MAX >> 20),
+    )
+}
+
+fn no_room() -> Answer {
+    let mut answer = refuse(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "overloaded",
+        "request_memory",
+        "Too many large requests are under way; try again in a moment.",
+    );
+    super::http::retry_after(answer.headers_mut(), Duration::from_secs(1));
+    answer
+}
+
+/// What a request says about itself: headers, else `metadata.llmfo_*`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// Route.
+    pub route: Option<String>,
+    /// Intent.
+    pub intent: Option<String>,
+    /// Task.
+    pub task: Option<String>,
+    /// Data class.
+    pub data: Option<String>,
+    /// Conversation.
+    pub conversation: Option<String>,
+    /// Turn.
+    pub turn: Option<u64>,
+    /// Version of the history that the client holds.
+    pub history_version: Option<String>,
+}
+
+/// Reads the labels of a request.
+///
+/// # Errors
+/// The refusal of one that cannot be read: guessing what a filter should see would be worse.
+pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Answer> {
+    let label = |name: &'static str, key: &str| -> Result<Option<String>, Answer> {
+        let mut all = headers.get_all(name).iter();
+        let Some(value) = all.next() else {
+            return Ok(request.labels.get(key).filter(|v| !v.is_empty()).cloned());
+        };
+        if all.next().is_some() {
+            return Err(bad_label(name, "is there twice"));
+        }
+        let text = value.to_str().map_err(|_| bad_label(name, "is not plain ASCII"))?.trim();
+        if text.len() > LABEL_BYTES_MAX {
+            return Err(bad_label(name, "is too long"));
+        }
+        Ok((!text.is_empty()).then(|| text.to_owned()))
+    };
+    let data = label("x-llmfo-data", "data")?;
+    if data.as_deref().is_some_and(|d| !matches!(d, "personal" | "none")) {
+        return Err(bad_label("x-llmfo-data", "is neither `personal` nor `none`"));
+    }
+    let turn = match label("x-llmfo-turn", "turn")? {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| bad_label("x-llmfo-turn", "is not a number"))?),
+    };
+    Ok(Labels {
+        route: label("x-llmfo-route", "route")?,
+        intent: label("x-llmfo-intent", "intent")?,
+        task: label("x-llmfo-task", "task")?,
+        data,
+        conversation: label("x-llmfo-conversation", "conversation")?,
+        turn,
+        history_version: label("x-llmfo-history-version", "history_version")?,
+    })
+}
+
+fn bad_label(name: &str, why: &str) -> Answer {
+    refuse(
+        StatusCode::BAD_REQUEST,
+        "invalid_request_error",
+        "invalid_label",
+        &format!("The header {name} (or its metadata member) {why}."),
+    )
+}
+
+/// What the core is told about a request.
+#[must_use]
+pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Labels, expired: bool) -> Facts {
+    // No `tools:` on a route: offered tools count as unlisted, and so does one that the route does not name.
+    let risky = |tool: &String| !route.tools.contains(tool) || policy.side_effects(tool).risky();
+    let data = if labels.data.as_deref() == Some("none") { DataClass::None } else { DataClass::Personal };
+    Facts {
+        route: route.id,
+        stream: request.stream,
+        intent: labels.intent.clone(),
+        data,
+        tools: !request.tools.is_empty(),
+        risky_tools: request.tools.iter().any(risky),
+        vision: request.images,
+        strict_schema: request.strict_schema,
+        body_bytes: request.body().len() as u64,
+        max_output_tokens: request.max_output_tokens,
+        task: labels.task.clone().unwrap_or_else(|| "customer_reply".to_owned()),
+        expired,
+    }
+}
+
+/// 404 as an OpenAI client knows it, with the names that would have been right.
+#[must_use]
+pub fn unknown_route(policy: &Policy, asked: &str) -> Answer {
+    let known: Vec<&str> = policy.routes.iter().take(20).map(|r| r.name.as_str()).collect();
+    let more = policy.routes.len().saturating_sub(known.len());
+    let mut text =
+        format!("The model `{}` is no route of this gateway; known: {}", printable(asked, 80), known.join(", "));
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text.push('.');
+    refuse(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(body: &str) -> ChatRequest {
+        ChatRequest::parse(Bytes::from(body.to_owned())).unwrap()
+    }
+
+    #[test]
+    fn headers_win_over_metadata_and_bad_ones_are_refused() {
+        let r = request(r#"{"model":"chat","metadata":{"llmfo_intent":"shipping","llmfo_turn":"4"},"messages":[]}"#);
+        let mut headers = HeaderMap::new();
+        headers.insert("x-llmfo-intent", "order_status".parse().unwrap());
+        let got = labels(&headers, &r).unwrap();
+        assert_eq!((got.intent.as_deref(), got.turn, got.data), (Some("order_status"), Some(4), None));
+        for (name, value) in
+            [("x-llmfo-data", "publik"), ("x-llmfo-turn", "two"), ("x-llmfo-conversation", &"c".repeat(300))]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(labels(&headers, &r).unwrap_err().status(), 400, "{name}");
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! One dial of one target, from the connect to the end of the answer, as a machine that is polled. Requests and probes use
+//! the same one. Dropping it closes its connection at once.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Sleep;
+
+use super::super::driver::AttemptKey;
+use super::failure;
+use crate::policy::TargetId;
+use crate::router::{Failure, Limits, Sign, Usage};
+use crate::units::Ts;
+use crate::upstream::{Body, Call, Client, Fault, Link, Reply};
+use crate::wire::stream::StreamInlet;
+use crate::wire::{
+    Anomaly, Completion, Done, ErrorObject, Pushed, Secrets, StreamEnd, StreamFault, StreamSettings, read_answer,
+};
+
+/// Largest answer that is not streamed.
+pub const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Largest error body that is read; more is cut off.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
+/// Chunks of a body taken in one poll, before others get their turn.
+const CHUNKS_PER_POLL: usize = 64;
+
+/// What an attempt reports. After one of the last two it is over.
+#[derive(Debug)]
+pub enum Step {
+    /// The connection stands.
+    Connected {
+        /// It had been idle in the pool.
+        reused: bool,
+    },
+    /// A sign of life before the commit point.
+    Sign(Sign),
+    /// The committing delta is here: ask the core. What is to be sent follows as [`Step::Out`].
+    Commit,
+    /// For the client, in this order.
+    Out(Vec<Bytes>),
+    /// The answer is complete.
+    Ended(Box<Ended>),
+    /// The attempt has failed.
+    Broke(Box<Broke>),
+}
+
+/// A complete answer.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// The body, if it was not streamed.
+    pub whole: Option<Bytes>,
+    /// Tokens.
+    pub usage: Option<Usage>,
+    /// Tool calls in it.
+    pub tool_calls: usize,
+    /// What was unusual.
+    pub anomalies: Vec<Anomaly>,
+    /// Streamed: the gateway sends its own `[DONE]`.
+    pub append_done: bool,
+}
+
+/// A failed attempt.
+#[derive(Debug)]
+pub struct Broke {
+    /// How, for the core.
+    pub failure: Failure,
+    /// On a reused connection before any response byte.
+    pub stale: bool,
+    /// The provider's own error, for [`crate::router::Reply::AsItIs`].
+    pub error: Option<ErrorObject>,
+    /// Streamed: whole tool calls had been handed out.
+    pub tool_calls_delivered: bool,
+}
+
+/// What is sent, and how the answer is read.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The attempt.
+    pub key: AttemptKey,
+    /// Whom.
+    pub target: TargetId,
+    /// Body as this target gets it.
+    pub body: Bytes,
+    /// Headers beside those that every call has.
+    pub headers: HeaderMap,
+    /// Limits.
+    pub limits: Limits,
+    /// On a new connection.
+    pub fresh: bool,
+    /// How a stream is read; `None`: not streamed.
+    pub stream: Option<StreamSettings>,
+    /// For redaction.
+    pub secrets: Secrets,
+}
+
+/// Counts an attempt as under way as long as it lives.
+#[derive(Debug)]
+pub struct InFlight(Gauge);
+
+impl InFlight {
+    /// One more.
+    #[must_use]
+    pub fn new(gauge: Gauge) -> InFlight {
+        gauge.inc();
+        InFlight(gauge)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+enum Phase {
+    Connecting(BoxFuture<'static, Result<Link, Fault>>),
+    Sending(BoxFuture<'static, Result<Reply, Fault>>),
+    /// Reading an error body.
+    Error(StatusCode, HeaderMap, Body, Vec<u8>),
+    Whole(HeaderMap, Body, Vec<u8>),
+    Stream(Body, Box<StreamInlet>),
+    Over,
+}
+
+/// One dial.
+pub struct Attempt {
+    /// The attempt.
+    pub key: AttemptKey,
+    /// Whom.
+    pub target: TargetId,
+    plan: Plan,
+    phase: Phase,
+    steps: VecDeque<Step>,
+    /// Of the answer, for a wait that an error inside a stream does not name itself.
+    headers: HeaderMap,
+    idle: Clock,
+    tick: Clock,
+    calls_delivered: bool,
+    _in_flight: InFlight,
+}
+
+/// A deadline that may move often: the timer behind it is set anew only when it rings too early.
+#[derive(Default)]
+struct Clock {
+    at: Option<Instant>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Clock {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(at) = self.at else { return Poll::Pending };
+        loop {
+            let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
+            if sleep.deadline() > at.into() {
+                sleep.as_mut().reset(at.into());
+            }
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if Instant::now() >= at {
+                self.at = None;
+                self.sleep = None;
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(at.into());
+        }
+    }
+}
+
+impl std::fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attempt").field("key", &self.key).field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl Attempt {
+    /// Begins to dial.
+    #[must_use]
+    pub fn start(client: Client, plan: Plan, in_flight: InFlight) -> Attempt {
+        let fresh = plan.fresh;
+        let connecting = Box::pin(async move { client.connect(fresh).await });
+        Attempt {
+            key: plan.key,
+            target: plan.target,
+            plan,
+            phase: Phase::Connecting(connecting),
+            steps: VecDeque::new(),
+            headers: HeaderMap::new(),
+            idle: Clock::default(),
+            tick: Clock::default(),
+            calls_delivered: false,
+            _in_flight: in_flight,
+        }
+    }
+
+    /// The next step. `anchor` is the core's time line.
+    pub async fn next(&mut self, anchor: Instant) -> Step {
+        std::future::poll_fn(|cx| self.poll_step(cx, anchor)).await
+    }
+
+    /// Time that the client took does not count as silence of the provider.
+    pub fn forgive(&mut self, spent: Duration) {
+        if let Some(at) = &mut self.idle.at {
+            *at += spent;
+        }
+    }
+
+    /// At least one whole tool call was among what was handed out.
+    #[must_use]
+    pub fn tool_calls_delivered(&self) -> bool {
+        match &self.phase {
+            Phase::Stream(_, inlet) => inlet.state().tool_calls_delivered(),
+            _ => self.calls_delivered,
+        }
+    }
+
+    /// The next step, polled. Pending for ever once it is over.
+    pub fn poll_step(&mut self, cx: &mut Context<'_>, anchor: Instant) -> Poll<Step> {
+        loop {
+            if let Some(step) = self.steps.pop_front() {
+                return Poll::Ready(step);
+            }
+            match &mut self.phase {
+                Phase::Over => return Poll::Pending,
+                Phase::Connecting(connecting) => match connecting.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(fault)) => self.broke_below(&fault),
+                    Poll::Ready(Ok(link)) => {
+                        self.steps.push_back(Step::Connected { reused: link.reused() });
+                        let call = self.call();
+                        self.phase = Phase::Sending(Box::pin(link.send(call)));
+                    }
+                },
+                Phase::Sending(sending) => match sending.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(fault)) => self.broke_below(&fault),
+                    Poll::Ready(Ok(reply)) => self.head(reply),
+                },
+                Phase::Error(status, headers, body, all) => match body.poll_data(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(data))) if all.len() + data.len() <= ERROR_BYTES_MAX => {
+                        all.extend_from_slice(&data);
+                    }
+                    // Whatever came is enough to say what it was.
+                    Poll::Ready(_) => {
+                        let readable = plain(headers);
+                        let bytes: &[u8] = if readable { all } else { b"" };
+                        let error = ErrorObject::read(status.as_u16(), bytes, &self.plan.secrets);
+                        let failure = failure::of_error(&error, headers);
+                        self.broke(failure, false, Some(error));
+                    }
+                },
+                Phase::Whole(headers, body, all) => match body.poll_data(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(data))) if all.len() + data.len() <= ANSWER_BYTES_MAX => {
+                        all.extend_from_slice(&data);
+                    }
+                    Poll::Ready(Some(Ok(_))) => self.broke(Failure::TooLarge, false, None),
+                    Poll::Ready(Some(Err(fault))) => self.broke_below(&fault),
+                    Poll::Ready(None) => {
+                        let all = std::mem::take(all);
+                        let kind = text(headers, &CONTENT_TYPE);
+                        let read = read_answer(&all, kind.as_deref(), &self.plan.secrets);
+                        self.whole(all, read);
+                    }
+                },
+                Phase::Stream(..) => {
+                    if self.poll_stream(cx, anchor).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn call(&self) -> Call {
+        let mut headers = self.plan.headers.clone();
+        let streamed = self.plan.stream.is_some();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let accept = if streamed { "text/event-stream" } else { "application/json" };
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        // What is relayed byte for byte must be readable.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        Call { method: Method::POST, path: "/chat/completions".to_owned(), headers, body: self.plan.body.clone() }
+    }
+
+    fn head(&mut self, reply: Reply) {
+        let Reply { status, headers, body } = reply;
+        // 204 and 205 are successes without an answer.
+        if !status.is_success() || status == StatusCode::NO_CONTENT || status == StatusCode::RESET_CONTENT {
+            self.phase = Phase::Error(status, headers, body, Vec::new());
+            return;
+        }
+        if !plain(&headers) {
+            let what = text(&headers, &CONTENT_ENCODING).unwrap_or_default();
+            let what = crate::units::printable(&what, 40);
+            let failure = Failure::Malformed(format!("content-encoding {what}, which was not asked for"));
+            return self.broke(failure, false, None);
+        }
+        self.phase = match self.plan.stream.clone() {
+            None => Phase::Whole(headers, body, Vec::new()),
+            Some(settings) => {
+                self.headers = headers;
+                Phase::Stream(body, Box::new(StreamInlet::new(settings, crate::wire::sse::MAX_EVENT_BYTES)))
+            }
+        };
+    }
+
+    fn poll_stream(&mut self, cx: &mut Context<'_>, anchor: Instant) -> Poll<()> {
+        let now = || Ts(u64::try_from(anchor.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        for _ in 0..CHUNKS_PER_POLL {
+            let Phase::Stream(body, inlet) = &mut self.phase else { return Poll::Ready(()) };
+            // What has come is heard before a limit that has just run out.
+            match body.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => {
+                    let pushed = inlet.bytes(data, now());
+                    self.tick.at = inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0));
+                    let ended = pushed.ended;
+                    self.pushed(pushed);
+                    if ended && matches!(self.phase, Phase::Stream(..)) {
+                        self.end_stream(true, &now(), None);
+                    }
+                    if !self.steps.is_empty() {
+                        return Poll::Ready(());
+                    }
+                }
+                Poll::Ready(Some(Err(fault))) => {
+                    self.end_stream(false, &now(), Some(failure::of_fault(&fault)));
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => {
+                    self.end_stream(true, &now(), None);
+                    return Poll::Ready(());
+                }
+                Poll::Pending => {
+                    if self.tick.poll(cx).is_ready() {
+                        let pushed = inlet.tick(now());
+                        self.pushed(pushed);
+                        return Poll::Ready(());
+                    }
+                    if self.idle.poll(cx).is_ready() {
+                        self.end_stream(false, &now(), Some(Failure::IdleTimeout));
+                        return Poll::Ready(());
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        // More is there, but others wait.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn pushed(&mut self, pushed: Pushed) {
+        let Pushed { out, sign, commit, progress, fault, ended: _ } = pushed;
+        if sign.is_some() || commit || progress {
+            self.idle.at = Some(Instant::now() + self.plan.limits.idle);
+        }
+        if fault.is_none()
+            && let Some(sign) = sign
+        {
+            self.steps.push_back(Step::Sign(match sign {
+                crate::wire::Sign::Life => Sign::Life,
+                crate::wire::Sign::ToolCall => Sign::ToolCall,
+            }));
+        }
+        if commit {
+            self.steps.push_back(Step::Commit);
+        }
+        if !out.is_empty() {
+            self.steps.push_back(Step::Out(out));
+        }
+        if let Some(fault) = fault {
+            self.stream_fault(fault);
+        }
+    }
+
+    /// The stream is over: by itself, or for the reason given.
+    fn end_stream(&mut self, clean: bool, now: &Ts, why: Option<Failure>) {
+        let Phase::Stream(_, inlet) = &mut self.phase else { return };
+        let StreamEnd { out, commit, done } = inlet.end(clean, *now);
+        if commit {
+            self.steps.push_back(Step::Commit);
+        }
+        if !out.is_empty() {
+            self.steps.push_back(Step::Out(out));
+        }
+        match done {
+            Done::Fault(fault) => match (why, fault) {
+                // What cut it off says more than that it was cut off.
+                (Some(why), StreamFault::Cut | StreamFault::Truncated | StreamFault::Empty) => {
+                    self.broke(why, false, None);
+                }
+                (_, fault) => self.stream_fault(fault),
+            },
+            Done::Complete(completion) => {
+                let Completion { tool_calls, usage, anomalies, append_done, .. } = completion;
+                if let Phase::Stream(body, _) = std::mem::replace(&mut self.phase, Phase::Over)
+                    && clean
+                {
+                    // `[DONE]` may come before the end of the body; the connection is worth keeping.
+                    body.recycle();
+                }
+                self.steps.push_back(Step::Ended(Box::new(Ended {
+                    whole: None,
+                    usage: usage.map(to_core),
+                    tool_calls: tool_calls.len(),
+                    anomalies,
+                    append_done,
+                })));
+            }
+        }
+    }
+
+    fn stream_fault(&mut self, fault: StreamFault) {
+        let error = match &fault {
+            StreamFault::Error(error) => Some((**error).clone()),
+            _ => None,
+        };
+        let failure = failure::of_stream(fault, &self.headers);
+        self.broke(failure, false, error);
+    }
+
+    fn whole(&mut self, all: Vec<u8>, read: Result<crate::wire::AnswerFacts, StreamFault>) {
+        match read {
+            Err(fault) => self.stream_fault(fault),
+            Ok(facts) => {
+                self.phase = Phase::Over;
+                self.steps.push_back(Step::Ended(Box::new(Ended {
+                    whole: Some(Bytes::from(all)),
+                    usage: facts.usage.map(to_core),
+                    tool_calls: facts.choices.iter().map(|c| c.tool_calls.len()).sum(),
+                    anomalies: facts.anomalies,
+                    append_done: false,
+                })));
+            }
+        }
+    }
+
+    fn broke_below(&mut self, fault: &Fault) {
+        self.broke(failure::of_fault(fault), fault.stale, None);
+    }
+
+    fn broke(&mut self, failure: Failure, stale: bool, error: Option<ErrorObject>) {
+        let tool_calls_delivered = self.tool_calls_delivered();
+        self.calls_delivered = tool_calls_delivered;
+        self.phase = Phase::Over;
+        self.steps.push_back(Step::Broke(Box::new(Broke { failure, stale, error, tool_calls_delivered })));
+    }
+}
+
+/// The body can be read as it is.
+fn plain(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().all(|v| {
+        v.to_str().is_ok_and(|v| v.split(',').all(|c| c.trim().is_empty() || c.trim().eq_ignore_ascii_case("identity")))
+    })
+}
+
+fn text(headers: &HeaderMap, name: &http::HeaderName) -> Option<String> {
+    headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())
+}
+
+fn to_core(usage: crate::wire::Usage) -> Usage {
+    Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens }
+}

@@ -1,0 +1,133 @@
+//! From a client's request to its answer.
+//!
+//! A request runs inside its own handler: it asks the core, dials what the core says, reports what it sees, and holds every
+//! byte back until the core grants the commit. Then the response is made, and the rest of the stream is read from the
+//! provider by the response body itself, only as fast as the client takes it: there is no task and no buffer between them.
+//!
+//! When the client leaves, the handler or the body is dropped. That drops the attempt (its connection closes at once) and
+//! the ticket (the core hears `ClientGone`), on every path.
+
+pub mod attempt;
+pub mod failure;
+mod reply;
+mod settle;
+mod stream;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::app::App;
+use super::driver::Meta;
+use super::http::{Answer, json, refuse, set, whole};
+use super::intake;
+use crate::units::printable;
+use crate::wire::ChatRequest;
+use attempt::InFlight;
+use settle::{Exchange, Settled};
+
+/// Headers of a client that are sent on; every other one stays here (case B151). They carry a trace, no credential.
+const FORWARDED: [&str; 2] = ["traceparent", "tracestate"];
+
+/// `POST /v1/chat/completions`. `stalled` is set by the connection when its client has stopped reading.
+pub async fn chat(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>) -> Answer {
+    let id = app.next_request_id();
+    let mut answer = answer(&app, &id, request, stalled).await;
+    set(answer.headers_mut(), "x-llmfo-request-id", &id);
+    set(answer.headers_mut(), "x-llmfo-policy", &app.policy.version);
+    answer
+}
+
+/// A refusal that never reached the core.
+fn early(app: &App, route: &str, outcome: &str, answer: Answer) -> Answer {
+    app.metrics.request(route, outcome);
+    answer
+}
+
+async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: Arc<AtomicBool>) -> Answer {
+    if app.draining.load(Ordering::Relaxed) {
+        return early(app, "none", "shutting_down", shutting_down());
+    }
+    let headers = request.headers().clone();
+    let taken = match intake::body(request, &app.memory).await {
+        Ok(taken) => taken,
+        Err(Some(refusal)) => {
+            tracing::info!(request = id, status = refusal.status().as_u16(), "request refused while it was read");
+            return early(app, "none", "bad_request", refusal);
+        }
+        Err(None) => return early(app, "none", "client_gone", refuse(StatusCode::BAD_REQUEST, "", "", "")),
+    };
+    let chat = match ChatRequest::parse(taken.bytes.clone()) {
+        Ok(chat) => chat,
+        Err(bad) => return early(app, "none", "bad_request", json(StatusCode::BAD_REQUEST, bad.to_body())),
+    };
+    let labels = match intake::labels(&headers, &chat) {
+        Ok(labels) => labels,
+        Err(refusal) => return early(app, "none", "bad_request", refusal),
+    };
+    let asked = labels.route.as_deref().unwrap_or(&chat.model);
+    let Some(route) = app.policy.route_named(asked).cloned() else {
+        return early(app, "none", "unknown_route", intake::unknown_route(&app.policy, asked));
+    };
+    let expired = app.expired();
+    let mut facts = intake::facts(&app.policy, &route, &chat, &labels, expired);
+    // After the expiry tools are withheld from what is still answered (`on_expired`).
+    let withhold_tools = expired && !chat.tools.is_empty();
+    if withhold_tools {
+        (facts.tools, facts.risky_tools) = (false, false);
+    }
+    let conversation = labels.conversation.as_deref().map(|c| printable(c, 128));
+    let turn = labels.turn.or(Some(u64::from(chat.user_messages)));
+    let meta = Meta { request: id.to_owned(), conversation, turn };
+    let correlation = reply::correlation(&meta);
+    let open = InFlight::new(app.metrics.requests_open.clone());
+    let mut ticket = app.driver.arrive(facts, meta);
+    ticket.watch_stall(stalled);
+    let mut forwarded = HeaderMap::new();
+    for name in FORWARDED {
+        if let Some(value) = headers.get(name) {
+            forwarded.insert(name, value.clone());
+        }
+    }
+    let route_name = route.name.clone();
+    let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, withhold_tools, forwarded);
+    match exchange.settle().await {
+        Settled::Stream { app, ticket, attempt, attempts, degraded } => {
+            drop(taken);
+            let target = app.target_name(attempt.target);
+            let body = stream::relay(app, ticket, attempt, id.to_owned(), route_name, open);
+            let mut answer = Response::new(body);
+            let headers = answer.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+            reply::answered(headers, &target, attempts, degraded);
+            answer
+        }
+        Settled::Whole { target, bytes, attempts, degraded } => {
+            let mut answer = Response::new(whole(bytes));
+            let headers = answer.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            reply::answered(headers, &target, attempts, degraded);
+            answer
+        }
+        Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
+        Settled::Aborted(why) => reply::aborted(why, id),
+    }
+}
+
+fn shutting_down() -> Answer {
+    let mut answer = refuse(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "overloaded",
+        "shutting_down",
+        "This gateway is shutting down; use another one.",
+    );
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    super::http::retry_after(answer.headers_mut(), std::time::Duration::from_secs(1));
+    answer
+}

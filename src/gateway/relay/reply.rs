@@ -1,0 +1,102 @@
+//! Answers without an answer: honest errors in OpenAI shape, each with its cause and the request id. No assistant text is
+//! ever invented.
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::json as value;
+
+use super::super::driver::{Abort, Meta};
+use super::super::http::{Answer, json, retry_after, set};
+use crate::router::Reply;
+use crate::units::human;
+use crate::wire::ErrorObject;
+use crate::wire::error::error_body;
+
+/// One correlation id per conversation and turn; without a conversation, the request id.
+#[must_use]
+pub fn correlation(meta: &Meta) -> String {
+    match (&meta.conversation, meta.turn) {
+        (Some(conversation), Some(turn)) => format!("{conversation}/{turn}"),
+        (Some(conversation), None) => conversation.clone(),
+        (None, _) => meta.request.clone(),
+    }
+}
+
+/// Headers of an answer.
+pub fn answered(headers: &mut HeaderMap, target: &str, attempts: u32, degraded: bool) {
+    set(headers, "x-llmfo-target", target);
+    set(headers, "x-llmfo-attempts", &attempts.to_string());
+    set(headers, "x-llmfo-outcome", if degraded { "degraded" } else { "answered" });
+}
+
+/// The reply that the core has decided on.
+#[must_use]
+pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: &str, correlation: &str) -> Answer {
+    let extra = [("request_id", value!(request)), ("correlation_id", value!(correlation))];
+    let (outcome, mut answer) = match reply {
+        Reply::AsItIs { .. } => ("refused", as_it_is(error)),
+        Reply::TooLong => (
+            "refused",
+            json(
+                StatusCode::BAD_REQUEST,
+                error_body(
+                    "invalid_request_error",
+                    Some("context_length_exceeded"),
+                    "The conversation is longer than the context of every model that may answer it.",
+                    Some("messages"),
+                    &extra,
+                ),
+            ),
+        ),
+        Reply::Handoff { why } => {
+            let message = format!("No model could answer; hand this conversation to a human. {why}");
+            ("handoff", final_refusal(error_body("handoff", Some("handoff"), &message, None, &extra)))
+        }
+        Reply::Unavailable { retry_after: wait, why } => {
+            let message = format!("No model is available right now; the next is tried in {}. {why}", human(*wait));
+            let body = error_body("overloaded", Some("no_target_available"), &message, None, &extra);
+            let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
+            retry_after(answer.headers_mut(), *wait);
+            ("refused", answer)
+        }
+        Reply::NobodyMay { why } => {
+            let message = format!("No model may answer this request. {why}");
+            ("refused", final_refusal(error_body("refused", Some("nobody_may_answer"), &message, None, &extra)))
+        }
+    };
+    set(answer.headers_mut(), "x-llmfo-outcome", outcome);
+    set(answer.headers_mut(), "x-llmfo-attempts", &attempts.to_string());
+    answer
+}
+
+/// 503 that a client library must not repeat by itself.
+fn final_refusal(body: bytes::Bytes) -> Answer {
+    let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
+    answer.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    answer
+}
+
+/// The provider's own error: its status and message, in OpenAI shape, secrets taken out.
+fn as_it_is(error: Option<ErrorObject>) -> Answer {
+    let error = error.unwrap_or_default();
+    // An error object inside a 200 is no success either.
+    let status = StatusCode::from_u16(error.status)
+        .ok()
+        .filter(|s| s.is_client_error() || s.is_server_error())
+        .unwrap_or(StatusCode::BAD_REQUEST);
+    json(status, error.to_body())
+}
+
+/// The gateway itself ended the request before its commit point.
+#[must_use]
+pub fn aborted(why: Abort, request: &str) -> Answer {
+    let (code, message) = match why {
+        Abort::Draining => ("shutting_down", "This gateway is shutting down; use another one."),
+        Abort::CoreLost => ("gateway_fault", "The gateway lost this request through a fault of its own; try again."),
+    };
+    let extra = [("request_id", value!(request))];
+    let mut answer =
+        json(StatusCode::SERVICE_UNAVAILABLE, error_body("gateway_error", Some(code), message, None, &extra));
+    retry_after(answer.headers_mut(), std::time::Duration::from_secs(1));
+    set(answer.headers_mut(), "x-llmfo-outcome", "refused");
+    answer
+}

@@ -1,0 +1,33 @@
+//! Every rule there is, by code: what `llmfo explain` and `docs/rules/` are made from.
+
+use crate::diag::Rule;
+
+/// Every rule, sorted by code.
+#[must_use]
+pub fn all() -> Vec<&'static Rule> {
+    let mut rules: Vec<&'static Rule> = Vec::new();
+    rules.extend(crate::spec::rules::ALL);
+    rules.extend(crate::policy::rules::ALL);
+    rules.extend(super::routing::ALL);
+    rules.extend(super::files::ALL);
+    rules.extend(super::times::ALL);
+    rules.extend(super::data::ALL);
+    rules.extend(super::drills::ALL);
+    rules.extend(super::release::ALL);
+    rules.sort_by_key(|r| r.code);
+    rules
+}
+
+/// The rule of a code or a name, in any case.
+#[must_use]
+pub fn find(code: &str) -> Option<&'static Rule> {
+    all().into_iter().find(|r| r.code.eq_ignore_ascii_case(code) || r.name.eq_ignore_ascii_case(code))
+}
+
+/// The rule whose code or name is nearest.
+#[must_use]
+pub fn nearest(code: &str) -> Option<&'static Rule> {
+    let rules = all();
+    let known = rules.iter().flat_map(|r| [r.code, r.name]);
+    crate::spec::names::nearest(code, known).and_then(find)
+}

@@ -1,0 +1,189 @@
+//! Every rule by its examples, and the arithmetic of the time-outs.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::diag::{Example, Severity};
+use crate::policy::load_with_places;
+use crate::spec::examples::{DRILL, POLICY};
+
+/// 2026-12-01T00:00:00Z.
+const NOW: i64 = 1_796_083_200;
+
+/// What a machine knows on which the example's golden set and keys are there.
+fn world(loaded: &Loaded) -> World {
+    let wants = wants(loaded);
+    let files = wants.files.into_iter().map(|f| (f.clone(), f == "goldensets/support.yaml")).collect();
+    let state = |s: &SecretRef| match s {
+        SecretRef::Env(name) if name == "LLMFO_EXAMPLE_UNSET" => SecretState::Missing,
+        _ => SecretState::Usable,
+    };
+    let secrets: BTreeMap<_, _> = wants.secrets.into_iter().map(|s| (s.clone(), state(&s))).collect();
+    World { now_unix_s: Some(NOW), files, secrets }
+}
+
+fn findings(text: &str) -> Vec<Diagnostic> {
+    let loaded = load_with_places("example", text.as_bytes());
+    let mut found = loaded.diagnostics.clone();
+    found.extend(check(&loaded, &world(&loaded)));
+    found
+}
+
+fn changed(changes: &[(&str, &str)]) -> Vec<Diagnostic> {
+    let mut text = POLICY.to_owned();
+    for (good, bad) in changes {
+        assert_eq!(text.matches(good).count(), 1, "{good:?} is in the example once");
+        text = text.replacen(good, bad, 1);
+    }
+    findings(&text)
+}
+
+fn codes(found: &[Diagnostic]) -> Vec<&str> {
+    found.iter().map(|d| d.rule.code).collect()
+}
+
+#[test]
+fn the_examples_have_no_finding() {
+    let (file, found, doc) = crate::spec::drill::read("d", DRILL.as_bytes());
+    assert!(found.is_empty() && drills::check(&file.unwrap(), &doc).is_empty(), "{found:#?}");
+    assert!(findings(POLICY).is_empty(), "{:#?}", findings(POLICY));
+}
+
+#[test]
+fn every_bad_example_yields_its_own_code_and_no_other() {
+    for rule in catalog::all() {
+        if let Example::Policy { good, bad } = rule.example {
+            assert_eq!(POLICY.matches(good).count(), 1, "{}: {good:?} is in the example once", rule.code);
+            let found = findings(&POLICY.replacen(good, bad, 1));
+            let all: Vec<String> = found.iter().map(|d| format!("{}: {}", d.rule.code, d.message)).collect();
+            assert!(!found.is_empty() && found.iter().all(|d| d.rule == rule), "{} gives {all:#?}", rule.code);
+        }
+        if let Example::Drill { good, bad } = rule.example {
+            assert_eq!(DRILL.matches(good).count(), 1, "{}: {good:?} is in the example once", rule.code);
+            let (file, mut found, doc) = crate::spec::drill::read("d", DRILL.replacen(good, bad, 1).as_bytes());
+            found.extend(file.iter().flat_map(|f| drills::check(f, &doc)));
+            assert!(!found.is_empty() && found.iter().all(|d| d.rule == rule), "{} gives {found:#?}", rule.code);
+        }
+    }
+}
+
+#[test]
+fn codes_and_names_are_unique_and_every_rule_explains_itself() {
+    let rules = catalog::all();
+    for pair in rules.windows(2) {
+        assert!(pair[0].code < pair[1].code, "{} twice", pair[1].code);
+    }
+    let mut names: Vec<_> = rules.iter().map(|r| r.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), rules.len());
+    for rule in rules {
+        for text in [rule.what, rule.why, rule.fix] {
+            assert!(text.ends_with('.'), "{}: {text:?} is a sentence", rule.code);
+        }
+        assert!(rule.code.len() == 5 && rule.code.starts_with("LF") && rule.family() <= 8);
+    }
+}
+
+#[test]
+fn the_shipped_policies_have_no_error_and_say_what_is_missing() {
+    let loaded = load_with_places("support.yaml", include_bytes!("../../policies/support.yaml"));
+    let mut known = world(&loaded);
+    known.files.insert("adapters/x-json-prompt.md".into(), false);
+    let found = check(&loaded, &known);
+    assert_eq!(codes(&found), ["LF114", "LF114"], "{found:#?}");
+    let lab = load_with_places("lab.yaml", crate::assets::LAB_POLICY.as_bytes());
+    assert!(check(&lab, &world(&lab)).is_empty(), "{:#?}", check(&lab, &world(&lab)));
+}
+
+/// The deadline leaves 7000 ms; `near` wants 2 x 2000, so `far` gets what is left: reachable from 1500 of 3000 on.
+#[test]
+fn a_tier_is_reachable_from_half_of_its_limit_on() {
+    for (deadline, reachable) in [(6500, true), (6499, false)] {
+        let found = changed(&[("deadline_ms: 8000", &format!("deadline_ms: {deadline}"))]);
+        assert_eq!(codes(&found), if reachable { vec![] } else { vec!["LF201"] }, "{deadline}");
+    }
+    let found = changed(&[("deadline_ms: 8000", "deadline_ms: 6499")]);
+    assert_eq!(found[0].message, "the route `support-chat` never reaches its tier number 2: 1.5 s of its 3 s are left");
+    assert_eq!(
+        found[0].help.as_deref(),
+        Some("the tiers want 2 x 2 s + 1 x 3 s; there are 6.5 s - 1 s reserve = 5.5 s and 3 dials")
+    );
+    assert_eq!(found[0].labels[0].text, "bound by this");
+    // The first tier itself can be out of reach.
+    let found = changed(&[("first_token_timeout_ms: 2000", "first_token_timeout_ms: 20000")]);
+    assert_eq!(codes(&found), ["LF201"], "{found:#?}");
+}
+
+#[test]
+fn targets_that_are_skipped_anyway_use_no_time() {
+    // Were vendor-x legal and before the others, the second tier would be out of reach.
+    let found = changed(&[
+        ("residency: [eu]", "residency: [us]"),
+        ("{ pool: near, first_token_timeout_ms: 2000", "{ pool: far, first_token_timeout_ms: 6000"),
+        ("{ pool: far, first_token_timeout_ms: 3000", "{ pool: near, first_token_timeout_ms: 3000"),
+    ]);
+    assert_eq!(codes(&found), ["LF113"], "{found:#?}");
+}
+
+#[test]
+fn a_route_that_says_it_must_not_fail_over_is_not_asked_for_a_second_dial() {
+    let one = ("max_attempts: 3", "max_attempts: 1\n    failover: none\n    failover_reason: by contract");
+    let tiers =
+        ("\n      - { pool: far, first_token_timeout_ms: 3000, compatibility_group: support, pii: forbidden }", "");
+    let far = ("  far: { targets: [vendor-x] }\n", "");
+    assert!(changed(&[one, tiers, far]).is_empty(), "{:#?}", changed(&[one, tiers, far]));
+    let found = changed(&[("max_attempts: 3", "max_attempts: 1"), tiers, far]);
+    assert_eq!(codes(&found), ["LF202"]);
+    assert!(found[0].place.pointer.ends_with("/max_attempts"));
+    // One target alone is no error.
+    assert!(changed(&[one, tiers, far, ("targets: [local-a, local-b]", "targets: [local-a]")]).is_empty());
+}
+
+#[test]
+fn a_route_without_any_legal_target_is_an_error() {
+    let found = changed(&[("residency_required: [kz, eu]", "residency_required: [mars]")]);
+    assert!(found.iter().all(|d| d.rule.code == "LF113" && d.severity == Severity::Error && d.blocks_serving()));
+    assert_eq!(found.len(), 3);
+}
+
+#[test]
+fn voice_is_held_to_two_seconds() {
+    let voice = ("channel: chat", "channel: voice");
+    let found = changed(&[voice]);
+    assert_eq!(codes(&found), ["LF208"]);
+    assert!(found[0].message.contains("waits 2000 ms for a silent target"), "{}", found[0].message);
+    let quick = ("first_token_timeout_ms: 2000", "first_token_timeout_ms: 900");
+    assert!(changed(&[voice, quick, ("connect_timeout_ms: 1000", "connect_timeout_ms: 300")]).is_empty());
+}
+
+#[test]
+fn expiry_is_judged_by_the_clock_that_is_handed_in() {
+    let loaded = load_with_places("f", POLICY.replacen("2100-01-01T00:00:00Z", "2026-12-01T00:00:00Z", 1).as_bytes());
+    let at = |now| check(&loaded, &World { now_unix_s: Some(now), ..World::default() });
+    assert!(at(NOW - 1).is_empty());
+    assert_eq!(codes(&at(NOW)), ["LF803"]);
+    assert_eq!(at(NOW + 3 * 86_400)[0].message, "the policy expired 3 days ago");
+    assert!(!at(NOW)[0].blocks_serving());
+    assert!(check(&loaded, &World::default()).is_empty());
+}
+
+#[test]
+fn a_mistake_of_shape_hides_no_other_finding() {
+    let found = changed(&[("idle_timeout_ms: 5000", "idle_timeout_ms: soon"), ("max_attempts: 3", "max_attempts: 4")]);
+    assert_eq!(codes(&found), ["LF006", "LF203"]);
+}
+
+#[test]
+fn a_key_that_cannot_be_sent_is_a_warning() {
+    let loaded = load_with_places("f", POLICY.as_bytes());
+    for (state, severity) in [
+        (SecretState::Empty, Severity::Warning),
+        (SecretState::Unusable, Severity::Warning),
+        (SecretState::Missing, Severity::Info),
+    ] {
+        let secrets = BTreeMap::from([(SecretRef::File("/run/secrets/vendor-x".into()), state)]);
+        let found = check(&loaded, &World { secrets, ..World::default() });
+        assert_eq!((codes(&found), found[0].severity), (vec!["LF503"], severity));
+    }
+}

@@ -1,0 +1,329 @@
+//! Metrics. Every label value is a name from the policy or from a closed list in the code; nothing that a client sends
+//! becomes a label (case B162). Names are told in `docs/metrics.md`.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Content type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Route and outcome of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    /// Route by name, or `none` where none was found.
+    pub route: String,
+    /// Outcome of the decision record, or why it never reached the core.
+    pub outcome: String,
+}
+
+/// One dial.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct AttemptLabels {
+    /// Route by name.
+    pub route: String,
+    /// Target by name.
+    pub target: String,
+    /// Class of the outcome.
+    pub outcome: String,
+    /// Named reason; `none` for a success.
+    pub error_type: String,
+}
+
+/// One failover.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FailoverLabels {
+    /// Route by name.
+    pub route: String,
+    /// Target that failed.
+    pub from: String,
+    /// Target that was dialled next.
+    pub to: String,
+    /// Named reason of the failure.
+    pub reason: String,
+    /// Always `pre_commit`: nothing fails over after it.
+    pub phase: String,
+}
+
+/// A target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TargetLabels {
+    /// Target by name.
+    pub target: String,
+}
+
+/// A target in a state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StateLabels {
+    /// Target by name.
+    pub target: String,
+    /// `serving`, `cooling`, `probing`, `benched`.
+    pub state: String,
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TransitionLabels {
+    /// Target by name.
+    pub target: String,
+    /// The new state.
+    pub to: String,
+    /// Named reason.
+    pub reason: String,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RouteLabels {
+    /// Route by name.
+    pub route: String,
+}
+
+/// A route at a target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PairLabels {
+    /// Route by name.
+    pub route: String,
+    /// Target by name.
+    pub target: String,
+}
+
+/// A target and a named thing about it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct KindLabels {
+    /// Target by name.
+    pub target: String,
+    /// From a closed list.
+    pub kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyLabels {
+    version: String,
+    serial: String,
+    sha256: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: String,
+}
+
+/// The states of a target, as `llmfo_breaker_state` names them.
+pub const STATES: [&str; 4] = ["serving", "cooling", "probing", "benched"];
+
+/// All metrics of a gateway.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Requests by route and outcome.
+    pub requests: Family<RequestLabels, Counter>,
+    /// Dials by route, target, outcome and error.
+    pub attempts: Family<AttemptLabels, Counter>,
+    /// Dials that followed a failed one.
+    pub failovers: Family<FailoverLabels, Counter>,
+    /// Failure noticed until the first token elsewhere.
+    pub failover_duration: Family<RouteLabels, Histogram>,
+    /// Dial until its failure was noticed.
+    pub detection: Family<RouteLabels, Histogram>,
+    /// Arrival until the client was committed, by who answered.
+    pub time_to_first_token: Family<PairLabels, Histogram>,
+    /// Arrival to the end of everything.
+    pub request_duration: Family<RouteLabels, Histogram>,
+    breaker_state: Family<StateLabels, Gauge>,
+    breaker_transitions: Family<TransitionLabels, Counter>,
+    /// Dials and probes under way, by target.
+    pub inflight: Family<TargetLabels, Gauge>,
+    /// Client requests under way.
+    pub requests_open: Gauge,
+    /// Client connections open.
+    pub connections_open: Gauge,
+    /// Streams that broke after commit, by target and reason.
+    pub interruptions: Family<KindLabels, Counter>,
+    /// Upstream connections used, by target and kind (`new`, `reused`).
+    pub upstream_connects: Family<KindLabels, Counter>,
+    /// Probes by target and result (`passed`, `failed`).
+    pub probes: Family<KindLabels, Counter>,
+    /// Unusual but complete answers, by target and kind.
+    pub anomalies: Family<KindLabels, Counter>,
+    /// Tool calls in completed answers.
+    pub tool_calls: Family<PairLabels, Counter>,
+    /// Tokens that targets reported, by target and kind (`input`, `output`).
+    pub tokens: Family<KindLabels, Counter>,
+    /// Journal lines lost.
+    pub journal_dropped: Counter,
+    /// The core panicked and was rebuilt.
+    pub core_rebuilds: Counter,
+}
+
+fn doubling(first: f64, count: u16) -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(first, 2.0, count))
+}
+
+/// 10 ms doubling to 81.92 s: the buckets that the OpenTelemetry conventions for generative AI name.
+fn seconds() -> Histogram {
+    doubling(0.01, 14)
+}
+
+/// 1 ms doubling to about 65 s: failures can be noticed much faster than an answer comes.
+fn fine_seconds() -> Histogram {
+    doubling(0.001, 17)
+}
+
+impl Metrics {
+    /// Metrics of a gateway that runs this policy.
+    #[must_use]
+    pub fn new(policy_version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) -> Metrics {
+        let mut registry = Registry::with_prefix("llmfo");
+        let m = Metrics {
+            requests: Family::default(),
+            attempts: Family::default(),
+            failovers: Family::default(),
+            failover_duration: Family::new_with_constructor(fine_seconds),
+            detection: Family::new_with_constructor(fine_seconds),
+            time_to_first_token: Family::new_with_constructor(seconds),
+            request_duration: Family::new_with_constructor(seconds),
+            breaker_state: Family::default(),
+            breaker_transitions: Family::default(),
+            inflight: Family::default(),
+            requests_open: Gauge::default(),
+            connections_open: Gauge::default(),
+            interruptions: Family::default(),
+            upstream_connects: Family::default(),
+            probes: Family::default(),
+            anomalies: Family::default(),
+            tool_calls: Family::default(),
+            tokens: Family::default(),
+            journal_dropped: Counter::default(),
+            core_rebuilds: Counter::default(),
+            registry: Registry::default(),
+        };
+        let r = &mut registry;
+        r.register("requests", "Client requests by route and outcome", m.requests.clone());
+        r.register("attempts", "Dials by route, target, outcome class and named reason", m.attempts.clone());
+        r.register("failovers", "Dials that followed a failed dial", m.failovers.clone());
+        let unit = || Unit::Seconds;
+        r.register_with_unit(
+            "failover_duration",
+            "Failure noticed until the first committing token of the next target",
+            unit(),
+            m.failover_duration.clone(),
+        );
+        r.register_with_unit("detection", "Dial until its failure was noticed", unit(), m.detection.clone());
+        r.register_with_unit(
+            "time_to_first_token",
+            "Arrival until the client was committed, answered requests only",
+            unit(),
+            m.time_to_first_token.clone(),
+        );
+        r.register_with_unit(
+            "request_duration",
+            "Arrival until the request was over in every way",
+            unit(),
+            m.request_duration.clone(),
+        );
+        r.register("breaker_state", "1 for the state a target is in, else 0", m.breaker_state.clone());
+        r.register("breaker_transitions", "Changes of a target's state", m.breaker_transitions.clone());
+        r.register("inflight_requests", "Dials and probes under way", m.inflight.clone());
+        r.register("requests_open", "Client requests under way", m.requests_open.clone());
+        r.register("client_connections_open", "Client connections open", m.connections_open.clone());
+        r.register("stream_interruptions", "Streams that broke after commit, by reason", m.interruptions.clone());
+        r.register("upstream_connects", "Upstream connections used, new or reused", m.upstream_connects.clone());
+        r.register("probes", "Background probes by result", m.probes.clone());
+        r.register("stream_anomalies", "Complete but unusual answers", m.anomalies.clone());
+        r.register("tool_calls", "Tool calls in completed answers", m.tool_calls.clone());
+        r.register("tokens", "Tokens that targets reported", m.tokens.clone());
+        r.register("journal_dropped", "Journal lines that were dropped", m.journal_dropped.clone());
+        r.register("core_rebuilds", "Times the core panicked and was rebuilt", m.core_rebuilds.clone());
+        let policy: Family<PolicyLabels, Gauge> = Family::default();
+        policy
+            .get_or_create(&PolicyLabels {
+                version: policy_version.to_owned(),
+                serial: serial.map_or_else(String::new, |s| s.to_string()),
+                sha256: sha256.to_owned(),
+            })
+            .set(1);
+        r.register("policy_info", "The policy that runs", policy);
+        let build: Family<BuildLabels, Gauge> = Family::default();
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION").to_owned() }).set(1);
+        r.register("build_info", "This build", build);
+        if let Some(expires) = expires_unix_s {
+            let gauge: Gauge = Gauge::default();
+            gauge.set(expires);
+            r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), gauge);
+        }
+        Metrics { registry, ..m }
+    }
+
+    /// Sets the state of a target to one of [`STATES`].
+    pub fn state(&self, target: &str, now: &str) {
+        for state in STATES {
+            let labels = StateLabels { target: target.to_owned(), state: state.to_owned() };
+            self.breaker_state.get_or_create(&labels).set(i64::from(state == now));
+        }
+    }
+
+    /// A target has changed its state.
+    pub fn transition(&self, target: &str, to: &str, reason: &str) {
+        self.state(target, to);
+        let labels = TransitionLabels { target: target.to_owned(), to: to.to_owned(), reason: reason.to_owned() };
+        self.breaker_transitions.get_or_create(&labels).inc();
+    }
+
+    /// Counts a request that ended with this outcome.
+    pub fn request(&self, route: &str, outcome: &str) {
+        self.requests.get_or_create(&RequestLabels { route: route.to_owned(), outcome: outcome.to_owned() }).inc();
+    }
+
+    /// Counts one thing of a kind at a target.
+    pub fn kind(family: &Family<KindLabels, Counter>, target: &str, kind: &str) {
+        family.get_or_create(&KindLabels { target: target.to_owned(), kind: kind.to_owned() }).inc();
+    }
+
+    /// Observes a duration of a route.
+    pub fn observe(family: &Family<RouteLabels, Histogram>, route: &str, took: Duration) {
+        family.get_or_create(&RouteLabels { route: route.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// All of it as text.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail; if a metric could, an incomplete page is better than none.
+        let _ = prometheus_client::encoding::prometheus_text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_documented_ones() {
+        let m = Metrics::new("p-1", Some(7), "abc", Some(1_800_000_000));
+        m.request("chat", "answered");
+        m.transition("a", "cooling", "consecutive_failures");
+        Metrics::observe(&m.detection, "chat", Duration::from_millis(3));
+        m.inflight.get_or_create(&TargetLabels { target: "a".into() }).inc();
+        let text = m.encode();
+        for line in [
+            "llmfo_requests_total{route=\"chat\",outcome=\"answered\"} 1",
+            "llmfo_breaker_state{target=\"a\",state=\"cooling\"} 1",
+            "llmfo_breaker_state{target=\"a\",state=\"serving\"} 0",
+            "llmfo_breaker_transitions_total{target=\"a\",to=\"cooling\",reason=\"consecutive_failures\"} 1",
+            "llmfo_inflight_requests{target=\"a\"} 1",
+            "llmfo_policy_info{version=\"p-1\",serial=\"7\",sha256=\"abc\"} 1",
+            "llmfo_policy_expiry_timestamp_seconds 1800000000",
+            "llmfo_detection_seconds_count{route=\"chat\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!text.contains("_total_total"));
+    }
+}

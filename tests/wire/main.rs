@@ -1,0 +1,7 @@
+//! What is on the wire: streams as real providers send them, and what a client must get of them.
+
+mod rig;
+mod streams;
+mod streams_calls;
+mod streams_ends;
+mod streams_props;
