@@ -1,17 +1,229 @@
 //! `llmfo serve`
 
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
 use super::Global;
+use super::policy_file;
+use crate::diag::{Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::gateway::listener::ListenerLimits;
+use crate::gateway::{Gateway, Settings};
+use crate::policy::Policy;
+use crate::telemetry::JournalSettings;
+
+const EXAMPLES: &str = "\
+Examples:
+  llmfo serve --policy policies/support.yaml                     on 127.0.0.1:8080
+  llmfo serve --policy p.yaml --listen 127.0.0.1:0 --format json prints the port it took
+  llmfo serve --policy p.yaml --admin 127.0.0.1:9090 --journal /var/log/llmfo/journal.jsonl
+  curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+       -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
+
+SIGTERM and SIGINT drain: not ready at once, no new connections, open requests finish within --drain-s, then end with an
+error event. A second signal ends it at once. Exit code 0 after a drain.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub policy: Option<PathBuf>,
+    /// Where clients dial; port 0 takes a free one. Loopback only in this version.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub admin: SocketAddr,
+    /// Append events as JSON Lines to this file.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub journal: Option<PathBuf>,
+    /// Size in MiB at which the journal is rotated; three old files are kept.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub journal_mib: u64,
+    /// Seed of everything that is drawn at random. Default: from the clock.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Seconds that open requests have to finish when it is stopped.
+    #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub drain_s: u64,
+    /// How to announce the addresses: for people, or one line of JSON.
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub format: Format,
+    /// Stop when standard input ends: whoever started it is gone.
+    #[arg(long, hide = true)]
+    pub exit_with_stdin: bool,
+}
 
-/// Runs it.
+/// `--format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Human,
+    /// For machines: the first line of standard output.
+    Json,
+}
+
+/// How long open requests may go on when whoever started the gateway is gone.
+const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
+
+/// Runs it until a signal.
 ///
 /// # Errors
-/// Expected ones.
-pub fn run(_global: &Global, _args: Args) -> Result<Exit> {
-    Err(Expected::could_not("not built yet", ""))
+/// A policy that must not be served, a secret or an address that cannot be used.
+pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    let chosen = policy_file::choose(args.policy.clone())?;
+    let policy = load(global, &chosen.path)?;
+    logs(global, args.format);
+    for line in &policy.not_enforced {
+        if !global.quiet {
+            global.term.err(&format!("not enforced yet: {line}"));
+        }
+    }
+    let folder = match chosen.path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let settings = Settings {
+        policy: Arc::new(policy),
+        folder,
+        listen: args.listen,
+        admin: args.admin,
+        seed: args.seed.unwrap_or_else(seed_from_clock),
+        journal: args
+            .journal
+            .clone()
+            .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
+        limits: ListenerLimits::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Expected::could_not(format!("no runtime: {e}"), "raise the limit of threads"))?;
+    let exit = runtime.block_on(serve(global, &args, &chosen, settings));
+    // Whatever is still open belongs to clients that were told, or to a second signal.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    exit
+}
+
+async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
+    let no_signals = |e| Expected::could_not(format!("signals cannot be caught: {e}"), "");
+    let mut term = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let policy = Arc::clone(&settings.policy);
+    let gateway = Gateway::start(settings).await?;
+    announce(global, args, chosen, &policy, &gateway);
+    let orphaned = stdin_end(args.exit_with_stdin);
+    let drain = tokio::select! {
+        _ = asked(&mut term, &mut int) => Duration::from_secs(args.drain_s),
+        Ok(()) = orphaned => ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+    };
+    let open = gateway.open();
+    if open > 0 && !global.quiet {
+        global.term.err(&format!("stopping; {open} open requests have {} to finish", crate::units::human(drain)));
+    }
+    tokio::select! {
+        cut = gateway.stop(drain) => {
+            if cut > 0 && !global.quiet {
+                global.term.err(&format!("stopped; {cut} requests were cut off with an error"));
+            }
+            Ok(Exit::Good)
+        }
+        exit = asked(&mut term, &mut int) => Ok(exit),
+    }
+}
+
+async fn asked(term: &mut Signal, int: &mut Signal) -> Exit {
+    tokio::select! {
+        _ = term.recv() => Exit::Terminated,
+        _ = int.recv() => Exit::Interrupted,
+    }
+}
+
+/// Resolves when standard input ends; never if that is not wanted.
+fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
+    let (tell, ended) = oneshot::channel();
+    if wanted {
+        // Not a task: a blocking read of standard input would hold up the runtime's end.
+        let _ = std::thread::Builder::new().name("stdin".into()).spawn(move || {
+            let mut buf = [0; 256];
+            let mut stdin = std::io::stdin().lock();
+            while matches!(stdin.read(&mut buf), Ok(n) if n > 0) {}
+            let _ = tell.send(());
+        });
+    } else {
+        // Dropped, the receiver would resolve with an error, which the caller's pattern passes over.
+        drop(tell);
+    }
+    ended
+}
+
+fn load(global: &Global, path: &Path) -> Result<Policy> {
+    let name = crate::units::printable(&path.display().to_string(), 300);
+    let loaded = policy_file::read(path)?.policy(&name);
+    match loaded.policy {
+        Some(policy) => Ok(policy),
+        None => {
+            let blocking = loaded.diagnostics.into_iter().filter(|d| d.blocks_serving());
+            let mut report = Report::new();
+            report.add(loaded.doc.into_source(), blocking);
+            global.term.err(&render_human(&report, global.term.err_color, global.term.width));
+            Err(Expected::usage(
+                format!("{name} must not be served as it is"),
+                format!("mend what is said above; `llmfo validate {name}` shows everything"),
+            ))
+        }
+    }
+}
+
+fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: &Policy, gateway: &Gateway) {
+    match args.format {
+        Format::Json => {
+            let line = serde_json::json!({
+                "format": 1,
+                "pid": std::process::id(),
+                "listen": gateway.listen.to_string(),
+                "admin": gateway.admin.to_string(),
+                "policy": policy.version,
+                "policy_sha256": policy.sha256,
+            });
+            global.term.out(&line.to_string());
+        }
+        Format::Human => {
+            let how = if chosen.how.is_empty() { String::new() } else { format!(" ({})", chosen.how) };
+            let path = crate::units::printable(&chosen.path.display().to_string(), 300);
+            let version = crate::units::printable(&policy.version, 100);
+            global.term.out(&format!(
+                "policy  {path}{how}, version {version}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                gateway.listen, gateway.admin
+            ));
+        }
+    }
+}
+
+/// Logs go to standard error: as JSON for machines, in plain lines for people. `RUST_LOG` chooses what.
+fn logs(global: &Global, format: Format) {
+    use tracing_subscriber::EnvFilter;
+    let level = if global.quiet { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter);
+    // A second subscriber in one process (tests) is refused; the first one stays.
+    let _ = match format {
+        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Human => builder.with_ansi(global.term.err_color).with_target(false).try_init(),
+    };
+}
+
+fn seed_from_clock() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
 }

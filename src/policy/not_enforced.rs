@@ -60,6 +60,11 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
         "breaker.probe",
         "`golden` will use a case of the group's golden set; until then one built-in case is used",
     );
+    say(
+        probe == Some(Probe::Live),
+        "breaker.probe",
+        "`live` will spend one request; until then one built-in case is used in the background",
+    );
     out
 }
 

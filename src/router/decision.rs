@@ -14,7 +14,8 @@ pub const DECISION_FORMAT: u32 = 1;
 pub struct AttemptRecord {
     /// Target by name.
     pub target: String,
-    /// Why it was chosen: `first choice`, `after <target>: <reason>`, `reused connection failed` ...
+    /// Why it was chosen: `first choice`, `instead of <target>: <skip reason>`, `after <target>: <reason>`, `reused connection failed`,
+    /// `same target again: nobody else is left`.
     pub why: String,
     /// Class of its outcome.
     pub class: Class,
@@ -65,12 +66,13 @@ pub enum Outcome {
     ClientGone,
 }
 
-/// Where the time went, for the first failed attempt chain (RTO parts). Milliseconds.
+/// Where the time went (RTO parts), in milliseconds. For an answered request they add up to the time from arrival to the commit
+/// point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// Dial of the first attempt until its failure was noticed; zero without a failure.
+    /// Dial of an attempt until its failure was noticed, summed over those that failed before commit; zero without one.
     pub detection_ms: f64,
-    /// Failure noticed until the next dial began.
+    /// Failure noticed until the next dial began, summed likewise.
     pub decision_ms: f64,
     /// Dial of the answering attempt until it was connected.
     pub dial_ms: f64,

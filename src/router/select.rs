@@ -236,12 +236,17 @@ impl Ask<'_> {
     }
 }
 
+/// The gateway applies a target's adapter to a request. Until it does, an adapter stands in for nothing: a strict schema must
+/// not silently become a request for one.
+const ADAPTERS_ARE_APPLIED: bool = false;
+
 /// Strict while decoding, or a prompt with an adapter that stands in.
 fn follows_schema(target: &Target) -> bool {
     match target.capabilities.json_schema {
         JsonSchema::Strict => true,
         JsonSchema::PromptOnly => {
-            target.adapter.as_ref().is_some_and(|a| a.replaces.iter().any(|r| r == "json_schema_strict"))
+            ADAPTERS_ARE_APPLIED
+                && target.adapter.as_ref().is_some_and(|a| a.replaces.iter().any(|r| r == "json_schema_strict"))
         }
         JsonSchema::None => false,
     }

@@ -119,6 +119,8 @@ impl Board {
             (Gate::Open(until), cooling) => {
                 Availability::Cooling { until: cooling.map_or(until, |c| c.max(until)), why: OPEN.to_owned() }
             }
+            // A sibling was rate limited between two probes.
+            (Gate::HalfOpen(false), Some(until)) => Availability::Cooling { until, why: OPEN.to_owned() },
             (Gate::HalfOpen(_), _) => Availability::Probing,
             (Gate::Closed, Some(until)) => Availability::Cooling { until, why: COOLING.to_owned() },
             (Gate::Closed, None) => Availability::Serving { share: 1.0 },

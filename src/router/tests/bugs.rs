@@ -92,6 +92,14 @@ fn b051_a_429_cools_only_its_key_and_model() {
     assert_eq!(d.state("k1-x"), "cooling");
     d.pass_ms(1);
     assert_eq!(d.state("k1-x"), "serving");
+    // Ten at once, all refused: still no breaker.
+    let together: Vec<RequestId> = (0..10).map(|_| d.arrive(facts())).collect();
+    for r in together {
+        let a = d.attempt(r);
+        d.broke(a, retry_after(1));
+    }
+    d.pass_s(1);
+    assert_eq!(d.state("k1-x"), "serving");
     assert_eq!(d.engine.snapshot(d.now).targets[0].counters.trips, 0, "the breaker never opened");
     assert!(d.probes().is_empty());
 }

@@ -189,6 +189,30 @@ fn every_dial_counts_and_the_last_failure_hands_off() {
 }
 
 #[test]
+fn the_parts_of_the_time_add_up_to_the_commit() {
+    let mut d = Kit::new().target("a", |_| {}).route("r", &[&["a"]], |r| r.same_target_retries = 2).drive();
+    let r = d.arrive(facts());
+    for _ in 0..2 {
+        let a = d.attempt(r);
+        d.pass_ms(300);
+        d.broke(a, status(500));
+        d.now = d.engine.poll_timeout().expect("a pause");
+        d.input(Input::Tick);
+    }
+    let a = d.attempt(r);
+    d.pass_ms(40);
+    d.connected(a);
+    d.pass_ms(110);
+    d.committed(a);
+    d.ended(a);
+    let record = d.record(r).expect("done");
+    let t = record.timings;
+    assert!((t.detection_ms - 600.0).abs() < 1e-6, "two failures of 300 ms: {t:?}");
+    let committed = record.attempts[2].committed_ms.expect("committed");
+    assert!((t.detection_ms + t.decision_ms + t.dial_ms + t.first_token_ms - committed).abs() < 1e-6, "{t:?}");
+}
+
+#[test]
 fn tiers_come_in_order() {
     let mut d = Kit::new()
         .target("a", |_| {})
