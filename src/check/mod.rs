@@ -10,6 +10,7 @@ mod finish;
 mod handoff;
 mod schema;
 
+pub use crate::wire::ToolCall;
 pub use context::context;
 pub use finish::finish;
 pub use handoff::{Handoff, HandoffVerdicts, handoff};

@@ -1,17 +1,320 @@
 //! `llmfo drill`
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+
 use super::Global;
+use crate::diag;
+use crate::drill::library::{self, Found};
+use crate::drill::report::{Table, again, cut_table, phase_table, promise_table, rto_line, summary};
+use crate::drill::run::safety::state_folder;
+use crate::drill::run::signals::Stops;
+use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
+use crate::drill::verdict::{Cleanup, Weight};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::spec::drill::{DrillFile, See};
+use crate::term::progress::Progress;
+use crate::term::table::table;
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DrillCommand,
+}
+
+/// `llmfo drill ...`
+#[derive(clap::Subcommand, Debug)]
+pub enum DrillCommand {
+    /// Name the drills that are built in.
+    List(ListArgs),
+    /// Print a drill's file.
+    Show(ShowArgs),
+    /// Break a real path, drive conversations, judge what the customer saw, restore.
+    Run(RunArgs),
+    /// Find and heal what earlier runs left broken.
+    Clean,
+    /// The dead man's switch beside a real Toxiproxy; started by `run`.
+    #[command(hide = true)]
+    Guard(GuardArgs),
+}
+
+/// How the result is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Tables and sentences; the verdict is the last line.
+    #[default]
+    Human,
+    /// One JSON value and nothing else.
+    Json,
+}
+
+/// Arguments of `drill list`.
+#[derive(clap::Args, Debug)]
+pub struct ListArgs {
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of `drill show`.
+#[derive(clap::Args, Debug)]
+pub struct ShowArgs {
+    /// Name of a built-in drill, or the path of a file.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// What applications see of the broken providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SeeArg {
+    /// New connections are refused, open ones closed.
+    Refused,
+    /// Connections stand, nothing passes.
+    Silence,
+    /// New connections are never accepted, open ones silent.
+    #[value(name = "connect_timeout", alias = "connect-timeout")]
+    ConnectTimeout,
+}
+
+/// Arguments of `drill run`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Without --target and --lab everything runs embedded: a lab with scripted providers, and one gateway per region, all on
+loopback, all gone at the end. Whatever happens, what was broken is restored; Ctrl-C restores, reports and exits 130.
+
+Examples:
+  llmfo drill run region-outage
+  llmfo drill run midstream-break --seed 7 --report out
+  llmfo drill run region-outage --toxiproxy http://127.0.0.1:8474
+  llmfo drill run region-outage --lab http://127.0.0.1:41000 --target http://127.0.0.1:4000/v1
+  llmfo drill run ./my-drill.yaml --format json | jq .verdict
+
+Exits 0 for PASS, 1 for FAIL, 5 for INVALID or ABORTED, 6 if something may still be broken, 130 after Ctrl-C.")]
+pub struct RunArgs {
+    /// Name of a built-in drill, or the path of a file.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Seed of the load and the lab.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Judge this gateway (base URL, ending in /v1) instead of the embedded ones; needs --lab. May be given more than
+    /// once: customers try them in order.
+    #[arg(long, value_name = "URL", requires = "lab", value_hint = clap::ValueHint::Url)]
+    pub target: Vec<String>,
+    /// Attach to a lab that is already up: the admin URL that `llmfo lab up` printed.
+    #[arg(long, value_name = "ADMIN_URL", value_hint = clap::ValueHint::Url)]
+    pub lab: Option<String>,
+    /// Break paths on this real Toxiproxy (API address) instead of the embedded fault server.
+    #[arg(long, value_name = "URL", conflicts_with = "lab", value_hint = clap::ValueHint::Url)]
+    pub toxiproxy: Option<String>,
+    /// Policy of the gateways, and source of the objectives [default: the lab's].
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub policy: Option<PathBuf>,
+    /// What applications see of the broken providers, instead of what the drill says.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub see: Option<SeeArg>,
+    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl [default: reports/NAME-TIME].
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub report: Option<PathBuf>,
+    /// How to write the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of the guard.
+#[derive(clap::Args, Debug)]
+pub struct GuardArgs {
+    /// The log of the run.
+    #[arg(long)]
+    pub log: PathBuf,
+    /// It restores after this, whatever the runner says.
+    #[arg(long)]
+    pub longest_s: u64,
+}
+
+/// Signs of life of the runner may be missing this long: ten beats.
+const GUARD_BEAT: Duration = Duration::from_secs(5);
 
 /// Runs it.
 ///
 /// # Errors
 /// Expected ones.
-pub fn run(_global: &Global, _args: Args) -> Result<Exit> {
-    Err(Expected::could_not("not built yet", ""))
+pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    match args.command {
+        DrillCommand::List(args) => list(global, &args),
+        DrillCommand::Show(args) => {
+            let found = library::find(&args.name)?;
+            global.term.out(&found.text);
+            Ok(Exit::Good)
+        }
+        DrillCommand::Run(args) => drill(global, &args),
+        DrillCommand::Clean => clean(global),
+        DrillCommand::Guard(args) => {
+            let limits =
+                crate::fault::guard::Limits { beat: Some(GUARD_BEAT), total: Duration::from_secs(args.longest_s) };
+            crate::fault::guard::run(&args.log, limits, std::io::stdin()).map(|_| Exit::Good)
+        }
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Expected::could_not(format!("cannot start the runtime: {e}"), ""))
+}
+
+fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
+    let mut rows = Vec::new();
+    for asset in library::built_in() {
+        let found = library::find(asset.name())?;
+        if let Ok(file) = library::parse(&found) {
+            rows.push((file.name, file.description));
+        }
+    }
+    let text = match args.format {
+        Format::Json => {
+            let list: Vec<_> = rows.iter().map(|(n, d)| json!({"name": n, "description": d})).collect();
+            json!(list).to_string()
+        }
+        Format::Human => {
+            let cells: Vec<Vec<String>> = rows.into_iter().map(|(n, d)| vec![n, d]).collect();
+            table(&["drill", "shows"], &cells, &[], global.term.width)
+        }
+    };
+    global.term.out(&text);
+    Ok(Exit::Good)
+}
+
+/// Reads a drill; problems are shown as `validate` shows them.
+fn read(global: &Global, found: &Found) -> Result<DrillFile> {
+    library::parse(found).map_err(|problems| {
+        let (source, diagnostics) = *problems;
+        let mut report = diag::Report::new();
+        report.add(source, diagnostics);
+        global.term.err(&diag::render_human(&report, global.term.err_color, global.term.width));
+        Expected::usage(format!("{} cannot be used", found.source), "mend what is named above")
+    })
+}
+
+/// Progress on stderr.
+struct Live(Progress);
+
+impl Reporter for Live {
+    fn state(&mut self, line: &str) {
+        self.0.state(line);
+    }
+
+    fn say(&mut self, line: &str, important: bool) {
+        self.0.say(line, important);
+    }
+}
+
+fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
+    let found = library::find(&args.name)?;
+    let file = read(global, &found)?;
+    let options = Options {
+        seed: args.seed,
+        targets: args.target.clone(),
+        lab: args.lab.clone(),
+        toxiproxy: args.toxiproxy.clone(),
+        policy: args.policy.clone(),
+        see: args.see.map(|s| match s {
+            SeeArg::Refused => See::Refused,
+            SeeArg::Silence => See::Silence,
+            SeeArg::ConnectTimeout => See::ConnectTimeout,
+        }),
+        report: args.report.clone().unwrap_or_else(|| default_report(&file.name)),
+        state: state_folder()?,
+    };
+    let runtime = runtime()?;
+    let mut live = Live(Progress::new(global.term, global.quiet));
+    let done = runtime.block_on(async {
+        let stops = Stops::listen()?;
+        execute(&options, &file, &found, stops, &mut live).await
+    });
+    live.0.finish();
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let done = done?;
+    match args.format {
+        Format::Json => {
+            let value = summary(&done.evidence, &done.judgement, &done.facts);
+            global.term.out(&serde_json::to_string_pretty(&value).unwrap_or_default());
+        }
+        Format::Human => global.term.out(&human(global, &done, &options.report)),
+    }
+    Ok(done.exit)
+}
+
+/// `reports/region-outage-20261130-093012`
+fn default_report(name: &str) -> PathBuf {
+    let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
+    Path::new("reports").join(format!("{name}-{now}"))
+}
+
+fn human(global: &Global, done: &Done, report: &Path) -> String {
+    let (ev, j, facts) = (&done.evidence, &done.judgement, &done.facts);
+    let width = global.term.width;
+    let draw = |t: &Table, right: &[&str]| table(&t.head, &t.rows, right, width);
+    let mut out = vec![format!("drill {}: {}", ev.drill, facts.description)];
+    out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
+    out.push(String::new());
+    out.push(draw(&promise_table(j), &["n"]));
+    out.push(rto_line(j));
+    out.push(String::new());
+    out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
+    if let Some(cuts) = cut_table(j) {
+        out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
+    }
+    out.push("timeline".into());
+    out.extend(facts.timeline.iter().map(|m| format!("  {:>6.2} s  {}", m.at_ms / 1e3, m.text)));
+    for f in &j.findings {
+        let weight = match f.weight {
+            Weight::Harm => "harm",
+            Weight::Invalid => "invalid",
+            Weight::Failure => "failure",
+            Weight::Note => "note",
+        };
+        out.push(String::new());
+        out.push(format!("{} [{weight}, {} cases]: {}", f.code, f.n, f.text));
+        out.extend(f.examples.iter().map(|e| format!("  {e}")));
+    }
+    out.push(String::new());
+    let section = |out: &mut Vec<String>, name: &str, lines: &[String]| {
+        if !lines.is_empty() {
+            out.push(name.into());
+            out.extend(lines.iter().map(|l| format!("  {l}")));
+        }
+    };
+    section(&mut out, "not exercised", &facts.not_exercised);
+    section(&mut out, "lab times", &ev.declared.scaling);
+    if facts.proposals.is_empty() {
+        out.push("proposed changes: nothing to propose from what was measured".into());
+    }
+    section(&mut out, "proposed changes", &facts.proposals);
+    section(&mut out, "found and healed before the start", &facts.healed);
+    section(&mut out, "clean-up notes", &facts.cleanup_notes);
+    out.push(format!("report: {}   again: {}", report.display(), again(ev)));
+    let secs = facts.duration_ms / 1e3;
+    let aborted = ev.aborted.as_ref().map(|a| format!(" ({}: {})", a.by, a.text)).unwrap_or_default();
+    out.push(format!("clean-up {}, {secs:.1} s{aborted}", facts.cleanup.word()));
+    out.push(j.verdict.word().into());
+    out.join("\n")
+}
+
+fn clean(global: &Global) -> Result<Exit> {
+    let state = state_folder()?;
+    let healing = runtime()?.block_on(leftovers::heal(&state, None))?;
+    if healing.said.is_empty() {
+        global.term.out("nothing was left behind by earlier drills");
+    }
+    for line in &healing.said {
+        global.term.out(line);
+    }
+    Ok(if healing.cleanup == Cleanup::Dirty { Exit::Dirty } else { Exit::Good })
 }

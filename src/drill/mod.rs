@@ -3,6 +3,7 @@
 //! Judgement comes from outside the system under test: what the client received, what the providers saw, what the ticket
 //! system recorded. The gateway is a black box.
 
+pub mod checks;
 pub mod evidence;
 pub mod judge;
 pub mod library;

@@ -54,6 +54,14 @@ pub enum Outcome {
 pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
     // Fails only where it leads a group already, which is as good.
     let _ = rustix::process::setsid();
+    stand(wal, limits, input)
+}
+
+/// [`run`] without leaving the session of its parent.
+///
+/// # Errors
+/// As [`run`].
+pub fn stand(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

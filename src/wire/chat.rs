@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use memchr::memchr2;
 
-use super::rewrite::Splice;
+use super::message::{Message, is_image, read_message};
+use super::rewrite::{Span, Splice, cuts};
 use super::{error, json, rewrite};
 
 /// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
@@ -54,21 +54,6 @@ pub struct ChatRequest {
     pub labels: BTreeMap<String, String>,
 }
 
-/// One message of a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
-    /// Who speaks.
-    pub role: String,
-    /// Its text; text parts are joined by a newline.
-    pub text: String,
-    /// It has an image part.
-    pub images: bool,
-    /// Ids of the tool calls it holds (assistant).
-    pub call_ids: Vec<String>,
-    /// The tool call it answers (tool).
-    pub tool_call_id: Option<String>,
-}
-
 /// Why a body is refused: status 400, in the words of an OpenAI error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -106,7 +91,9 @@ impl ChatRequest {
     /// twice that llmfo reads: two readers may take different ones, and a filter must not be talked around.
     pub fn parse(body: Bytes) -> Result<ChatRequest, BadRequest> {
         let text = std::str::from_utf8(&body).map_err(|_| BadRequest::new("The request body is not UTF-8.", None))?;
-        check_depth(&body)?;
+        if json::deeper_than(&body, MAX_DEPTH) {
+            return Err(BadRequest::new(format!("The request body is nested deeper than {MAX_DEPTH} levels."), None));
+        }
         let mut read = Reading::default();
         let mut all = Vec::new();
         let is_object = json::members(text, |m| {
@@ -234,9 +221,6 @@ struct Reading {
     messages_at: Option<Range<usize>>,
     schema_at: Option<Range<usize>>,
 }
-
-/// The key and the value of a member.
-type Span = (Range<usize>, Range<usize>);
 
 /// Where `metadata` is, and what to cut so that `llmfo_*` is gone from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,106 +362,6 @@ impl Reading {
             _ => {}
         });
     }
-}
-
-fn is_image(kind: &str) -> bool {
-    matches!(kind, "\"image_url\"" | "\"input_image\"" | "\"image\"")
-}
-
-fn read_message(message: &str) -> Message {
-    let mut out = Message::default();
-    json::members(message, |m| match m.key().as_ref() {
-        "role" => out.role = json::text(m.value).unwrap_or_default(),
-        "content" => {
-            if let Some(text) = json::text(m.value) {
-                out.text = text;
-            } else {
-                json::elements(m.value, |part| {
-                    json::members(part, |p| match p.key().as_ref() {
-                        "type" => out.images |= is_image(p.value),
-                        "text" => {
-                            if let Some(text) = json::text(p.value) {
-                                if !out.text.is_empty() {
-                                    out.text.push('\n');
-                                }
-                                out.text.push_str(&text);
-                            }
-                        }
-                        _ => {}
-                    });
-                });
-            }
-        }
-        "tool_calls" => {
-            json::elements(m.value, |call| {
-                json::members(call, |c| {
-                    if c.key() == "id" {
-                        out.call_ids.extend(json::text(c.value));
-                    }
-                });
-            });
-        }
-        "tool_call_id" => out.tool_call_id = json::text(m.value),
-        _ => {}
-    });
-    out
-}
-
-/// What to cut from an object so that some members are gone, commas included. `spans` are the members' keys and values.
-fn cuts(spans: &[Span], drop: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
-    let mut out = Vec::new();
-    let mut kept_end: Option<usize> = None;
-    for (n, (key, value)) in spans.iter().enumerate() {
-        if !drop(n) {
-            kept_end = Some(value.end);
-            continue;
-        }
-        let next_kept = (n + 1..spans.len()).find(|&m| !drop(m));
-        match (next_kept, kept_end) {
-            // Up to the next member's key: the comma after goes too.
-            (Some(_), _) => out.push(key.start..spans[n + 1].0.start),
-            // The last ones: from the end of what is kept, so that the comma before goes too. Once is enough.
-            (None, Some(end)) => {
-                out.push(end..spans[spans.len() - 1].1.end);
-                break;
-            }
-            (None, None) => {
-                out.push(key.start..spans[spans.len() - 1].1.end);
-                break;
-            }
-        }
-    }
-    out
-}
-
-/// Bounds the nesting, with a scan that takes no stack.
-fn check_depth(body: &[u8]) -> Result<(), BadRequest> {
-    let mut depth = 0usize;
-    let mut at = 0;
-    while let Some(&byte) = body.get(at) {
-        at += 1;
-        match byte {
-            b'"' => {
-                while let Some(found) = memchr2(b'"', b'\\', &body[at..]) {
-                    let escape = body[at + found] == b'\\';
-                    at = (at + found + 1 + usize::from(escape)).min(body.len());
-                    if !escape {
-                        break;
-                    }
-                }
-            }
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > MAX_DEPTH {
-                    let message = format!("The request body is nested deeper than {MAX_DEPTH} levels.");
-                    return Err(BadRequest::new(message, None));
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -184,3 +184,143 @@ pub fn sse_error_event(
     event.extend_from_slice(b"\n\n");
     Bytes::from(event)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(status: u16, body: &str) -> ErrorObject {
+        ErrorObject::read(status, body.as_bytes(), &Secrets::default())
+    }
+
+    /// `type`, `code`, `message`, whether it is an API's error object.
+    fn facts(body: &str) -> (String, String, String, bool) {
+        let error = read(400, body);
+        (error.kind, error.code, error.message, error.openai_shape)
+    }
+
+    fn right(kind: &str, code: &str, message: &str, shape: bool) -> (String, String, String, bool) {
+        (kind.into(), code.into(), message.into(), shape)
+    }
+
+    #[test]
+    fn b064_the_openai_shape() {
+        let error = read(
+            429,
+            r#"{"error":{"message":"You exceeded your quota","type":"insufficient_quota","param":"model","code":"Insufficient_Quota"}}"#,
+        );
+        assert_eq!((error.status, error.openai_shape), (429, true));
+        assert_eq!((error.kind.as_str(), error.code.as_str()), ("insufficient_quota", "insufficient_quota"));
+        assert_eq!((error.param.as_str(), error.message.as_str()), ("model", "You exceeded your quota"));
+    }
+
+    #[test]
+    fn shapes_of_other_servers() {
+        for (body, expected) in [
+            // A server in the manner of vLLM, old form.
+            (
+                r#"{"object":"error","message":"too long","type":"BadRequestError","param":null,"code":400}"#,
+                right("badrequesterror", "400", "too long", true),
+            ),
+            // Anthropic.
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                right("overloaded_error", "", "Overloaded", true),
+            ),
+            // Google, also as a list.
+            (
+                r#"[{"error":{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED"}}]"#,
+                right("resource_exhausted", "429", "m", true),
+            ),
+            // llama.cpp.
+            (
+                r#"{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_ctx":8192}}"#,
+                right("exceed_context_size_error", "400", "m", true),
+            ),
+            (r#"{"error":"model 'x' not found"}"#, right("", "", "model 'x' not found", false)),
+            (r#"{"detail":"Not Found"}"#, right("", "", "Not Found", false)),
+            (r#"{"message":"no Route matched"}"#, right("", "", "no Route matched", false)),
+            (r#"{"error":true}"#, right("", "", "", false)),
+            ("{}", right("", "", "", false)),
+            ("\"text\"", right("", "", "text", false)),
+            ("null", right("", "", "", false)),
+            ("", right("", "", "", false)),
+        ] {
+            assert_eq!(facts(body), expected, "{body}");
+        }
+        let detail = read(422, r#"{"detail":[{"loc":["body","messages"],"msg":"field required"}]}"#);
+        assert!(detail.message.contains("field required") && !detail.openai_shape);
+    }
+
+    #[test]
+    fn b068_pages_and_texts_say_what_they_are() {
+        assert_eq!(read(502, " <html>secret plan</html>").message, "an HTML page instead of an error object");
+        assert_eq!(read(520, "").message, "");
+        assert_eq!(read(503, "upstream connect error\r\n").message, "upstream connect error");
+        assert_eq!(read(503, &"é".repeat(5000)).message.chars().count(), 301);
+        let binary = ErrorObject::read(500, b"\x1f\x8b\x08\xff\xfe", &Secrets::default());
+        assert_eq!(binary.message, "a body that is not text instead of an error object");
+    }
+
+    #[test]
+    fn everything_is_bounded_and_printable() {
+        let long = "x".repeat(5000);
+        let error = read(
+            400,
+            &json!({"error":{"message":format!("\u{1b}]0;{long}"),"type":long,"code":"a\nb","param":long}}).to_string(),
+        );
+        // 1000 characters of the message, the first one escaped into six, and an ellipsis.
+        assert!(
+            error.message.starts_with("\\u{1b}]0;x") && error.message.chars().count() == MAX_MESSAGE_CHARS - 1 + 6 + 1
+        );
+        assert_eq!((error.kind.chars().count(), error.code.as_str()), (MAX_WORD_CHARS + 1, "a\\u{a}b"));
+        assert_eq!(error.param.chars().count(), MAX_WORD_CHARS + 1);
+    }
+
+    #[test]
+    fn b148_secrets_go_before_anything_else_happens() {
+        let key = "local-a-9f8e7d6c5b4a";
+        let secrets = Secrets::new([key]);
+        let body = json!({"error":{"message":format!("bad {key}"),"code":key,"param":key,"type":key}}).to_string();
+        let error = ErrorObject::read(401, body.as_bytes(), &secrets);
+        assert_eq!(error.message, "bad [redacted]");
+        assert_eq!((error.code.as_str(), error.param.as_str()), ("[redacted]", "[redacted]"));
+        // Where the message is cut, no half of a key is left either.
+        let body = json!({"error":{"message":format!("{}{key}", "y".repeat(MAX_MESSAGE_CHARS - 8))}}).to_string();
+        assert!(!ErrorObject::read(401, body.as_bytes(), &secrets).message.contains("local"));
+    }
+
+    #[test]
+    fn b098_a_delay_in_the_body_is_a_bounded_hint() {
+        let hint = |body: &str| read(524, body).retry_after_hint;
+        assert_eq!(hint(r#"{"retry_after":120}"#), Some(Duration::from_secs(120)));
+        assert_eq!(hint(r#"{"error":{"message":"m","retry_after":"1.5"}}"#), Some(Duration::from_millis(1500)));
+        assert_eq!(hint(r#"{"retry_after":1e300}"#), Some(MAX_HINT));
+        assert_eq!(hint(r#"{"retry_after":-1}"#), None);
+        assert_eq!(hint(r#"{"retry_after":"soon"}"#), None);
+    }
+
+    #[test]
+    fn what_a_client_gets_is_in_openai_shape() {
+        let value = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let body = value(&read(502, "<html>").to_body());
+        assert_eq!(body["error"]["type"], "upstream_error");
+        assert_eq!(body["error"]["message"], "an HTML page instead of an error object");
+        assert!(body["error"]["code"].is_null() && body["error"]["param"].is_null());
+        let body = value(&read(500, "").to_body());
+        assert!(body["error"]["message"].as_str().unwrap().contains("without saying why"));
+        let body =
+            value(&error_body("handoff", Some("all_failed"), "m", None, &[("message", json!("x")), ("id", json!(7))]));
+        assert_eq!(body, json!({"error":{"message":"m","type":"handoff","param":null,"code":"all_failed","id":7}}));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(status: u16, body in prop::collection::vec(any::<u8>(), 0..200), text in any::<String>()) {
+            let _ = ErrorObject::read(status, &body, &Secrets::default()).to_body();
+            let _ = read(status, &json!({"error":{"message":text,"type":text,"code":text}}).to_string());
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
+use memchr::memchr2;
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -140,6 +141,35 @@ pub(crate) fn place(outer: &str, inner: &str) -> Option<Range<usize>> {
     let from = (inner.as_ptr() as usize).checked_sub(outer.as_ptr() as usize)?;
     let to = from.checked_add(inner.len())?;
     (to <= outer.len()).then_some(from..to)
+}
+
+/// True if the text is nested deeper than `limit`. Takes no stack, whatever the text.
+pub(crate) fn deeper_than(text: &[u8], limit: usize) -> bool {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'"' => {
+                while let Some(found) = memchr2(b'"', b'\\', &text[at..]) {
+                    let escape = text[at + found] == b'\\';
+                    at = (at + found + 1 + usize::from(escape)).min(text.len());
+                    if !escape {
+                        break;
+                    }
+                }
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod chat;
 pub mod chunk;
 pub mod error;
 mod json;
+pub mod message;
 pub mod retry_after;
 mod rewrite;
 pub mod scrub;
@@ -17,6 +18,7 @@ pub mod toolcall;
 pub use answer::{AnswerChoice, AnswerFacts, Transcript, read_answer};
 pub use chat::{BadRequest, ChatRequest};
 pub use error::ErrorObject;
+pub use message::Message;
 pub use scrub::Secrets;
 pub use sse::{SseError, SseEvent, SseReader};
 pub use stream::{

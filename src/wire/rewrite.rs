@@ -9,6 +9,9 @@ use super::sse::SseEvent;
 /// Replace these bytes by this text. An empty range inserts.
 pub(crate) type Splice = (Range<usize>, String);
 
+/// Where the key and the value of a member stand.
+pub(crate) type Span = (Range<usize>, Range<usize>);
+
 /// The bytes with all splices done. Splices that overlap or lie outside are left out.
 pub(crate) fn splice(bytes: &[u8], splices: &[Splice]) -> Bytes {
     let mut order: Vec<&Splice> = splices.iter().collect();
@@ -45,4 +48,31 @@ pub(crate) fn splice_event(event: &SseEvent, splices: &[Splice]) -> Bytes {
     }
     out.extend_from_slice(b"\n");
     out.freeze()
+}
+
+/// What to cut from an object so that some members are gone, commas included. `spans` are the members' keys and values.
+pub(crate) fn cuts(spans: &[Span], drop: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let mut out = Vec::new();
+    let mut kept_end: Option<usize> = None;
+    for (n, (key, value)) in spans.iter().enumerate() {
+        if !drop(n) {
+            kept_end = Some(value.end);
+            continue;
+        }
+        let next_kept = (n + 1..spans.len()).find(|&m| !drop(m));
+        match (next_kept, kept_end) {
+            // Up to the next member's key: the comma after goes too.
+            (Some(_), _) => out.push(key.start..spans[n + 1].0.start),
+            // The last ones: from the end of what is kept, so that the comma before goes too. Once is enough.
+            (None, Some(end)) => {
+                out.push(end..spans[spans.len() - 1].1.end);
+                break;
+            }
+            (None, None) => {
+                out.push(key.start..spans[spans.len() - 1].1.end);
+                break;
+            }
+        }
+    }
+    out
 }

@@ -26,7 +26,7 @@ pub struct Played {
 
 impl Played {
     pub fn text(&self) -> String {
-        String::from_utf8(self.sent.clone()).unwrap()
+        String::from_utf8_lossy(&self.sent).into_owned()
     }
 
     pub fn complete(&self) -> &Completion {

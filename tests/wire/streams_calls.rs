@@ -240,7 +240,8 @@ fn calls_of_two_choices_leave_only_when_none_waits() {
     assert!(played.fails_over() && !played.calls_delivered);
     // Text was sent before: it stays, and still neither call was delivered.
     let text = chunk_of(0, json!({"content":"Let me see"}), None);
-    let played = play(StreamSettings { choices: 2, ..settings() }, &[&[text.clone()], &pieces[..5]].concat(), false);
+    let played =
+        play(StreamSettings { choices: 2, ..settings() }, &[std::slice::from_ref(&text), &pieces[..5]].concat(), false);
     assert_eq!((played.text(), played.calls_delivered), (text, false));
 }
 

@@ -19,7 +19,9 @@ struct Ready {
 #[derive(Debug)]
 pub struct Embedded {
     lab: Child,
-    gateways: Vec<(String, Child, PathBuf)>,
+    gateways: Vec<Child>,
+    journals: Vec<(String, PathBuf)>,
+    said: Vec<String>,
     admin: String,
 }
 
@@ -48,7 +50,7 @@ impl Embedded {
             arguments.extend(["--toxiproxy".into(), url.into()]);
         }
         let (lab, line): (Child, UpLine) = Child::start("the lab", &arguments, &settings.dir.join("lab.log")).await?;
-        Ok(Embedded { lab, gateways: Vec::new(), admin: line.admin })
+        Ok(Embedded { lab, gateways: Vec::new(), journals: Vec::new(), said: Vec::new(), admin: line.admin })
     }
 
     /// The lab's admin interface.
@@ -99,35 +101,30 @@ impl Embedded {
                     "",
                 ));
             }
-            self.gateways.push((entry.region.clone(), child, journal));
+            self.gateways.push(child);
+            self.journals.push((entry.region.clone(), journal));
         }
         Ok(())
     }
 
     /// A child that has ended although it should not have.
     pub fn lost(&mut self) -> Option<String> {
-        self.lab.ended().or_else(|| self.gateways.iter_mut().find_map(|(_, child, _)| child.ended()))
+        self.lab.ended().or_else(|| self.gateways.iter_mut().find_map(Child::ended))
     }
 
-    /// The gateways' journals by region, as they stand.
-    #[must_use]
-    pub fn journals(&self) -> Vec<(String, String)> {
-        let read = |path: &PathBuf| std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
-        self.gateways.iter().map(|(region, _, path)| (region.clone(), read(path).unwrap_or_default())).collect()
-    }
-
-    /// Stops the gateways: their pipes close, they drain and end. What was out of the ordinary comes back.
-    pub async fn stop_gateways(&mut self) -> Vec<String> {
-        let mut said = Vec::new();
-        for (_, child, _) in self.gateways.drain(..) {
-            said.extend(child.stop().await);
+    /// Stops the gateways (their pipes close, they drain and end) and reads their journals.
+    pub async fn stop_gateways(&mut self) -> Vec<(String, String)> {
+        for child in self.gateways.drain(..) {
+            self.said.extend(child.stop().await);
         }
-        said
+        let read = |path: &PathBuf| std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned());
+        self.journals.iter().map(|(region, path)| (region.clone(), read(path).unwrap_or_default())).collect()
     }
 
-    /// Stops all of them.
+    /// Stops all of them. What was out of the ordinary comes back.
     pub async fn stop(mut self) -> Vec<String> {
-        let mut said = self.stop_gateways().await;
+        self.stop_gateways().await;
+        let mut said = self.said;
         said.extend(self.lab.stop().await);
         said
     }

@@ -1,10 +1,245 @@
 //! Carrying out a drill on real sockets.
 
 pub mod children;
+pub mod customers;
+pub mod cuts;
 pub mod embedded;
+pub mod faults;
 pub mod journal;
 pub mod lab;
 pub mod leftovers;
 pub mod lock;
 pub mod safety;
 pub mod signals;
+mod stage;
+mod timeline;
+
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+
+use super::checks;
+use super::evidence::{Aborted, Evidence};
+use super::judge::{Judgement, judge};
+use super::library::Found;
+use super::propose::propose;
+use super::report::{RunFacts, markdown, summary};
+use super::verdict::{Cleanup, Verdict};
+use crate::error::{Expected, Result};
+use crate::exit::Exit;
+use crate::spec::drill::{DrillFile, See};
+use signals::Stops;
+use stage::{Run, Stage};
+
+/// Where live progress goes.
+pub trait Reporter: Send {
+    /// The present state, in one line that may be replaced.
+    fn state(&mut self, line: &str);
+    /// Something that must stay readable.
+    fn say(&mut self, line: &str, important: bool);
+}
+
+/// How a drill is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Seed of the load and the lab.
+    pub seed: u64,
+    /// Entries to drive instead of the lab's; several are tried in order.
+    pub targets: Vec<String>,
+    /// Admin URL of a lab that is already up.
+    pub lab: Option<String>,
+    /// A real Toxiproxy for the embedded lab.
+    pub toxiproxy: Option<String>,
+    /// Another policy than the lab's.
+    pub policy: Option<PathBuf>,
+    /// What applications see of broken providers, instead of what the drill says.
+    pub see: Option<See>,
+    /// Folder of the report.
+    pub report: PathBuf,
+    /// State folder.
+    pub state: PathBuf,
+}
+
+/// A drill that is over.
+#[derive(Debug)]
+pub struct Done {
+    /// What it rests on.
+    pub evidence: Evidence,
+    /// The judgement.
+    pub judgement: Judgement,
+    /// How the run went.
+    pub facts: RunFacts,
+    /// What the process should end with.
+    pub exit: Exit,
+}
+
+/// Runs a drill: whatever happens in between, what was broken is restored, the processes it started are ended, and what was
+/// seen is reported.
+///
+/// # Errors
+/// It could not run; nothing is broken then.
+pub async fn execute(
+    options: &Options,
+    file: &DrillFile,
+    found: &Found,
+    stops: Stops,
+    tell: &mut dyn Reporter,
+) -> Result<Done> {
+    let started_at = jiff::Timestamp::now().to_string();
+    let mut stage = Stage::default();
+    let mut run = Run::new(options, stops);
+    let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
+    // First of all, before anything that may take time or fail.
+    if let Some(safety) = &mut stage.safety {
+        let open = run.evidence.windows.last_mut().filter(|w| w.restored_ms.is_infinite());
+        let restoring = run.anchor.elapsed_ms();
+        safety.restore().await;
+        if let Some(window) = open {
+            window.restoring_ms = window.restoring_ms.min(restoring);
+            window.restored_ms = run.anchor.elapsed_ms();
+        }
+    }
+    let gathered = match &performed {
+        Ok(Ok(())) => Some(run.gather(&mut stage).await),
+        Ok(Err(_)) if !run.evidence.windows.is_empty() => Some(run.gather(&mut stage).await),
+        _ => None,
+    };
+    let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
+    match performed {
+        Err(panic) => std::panic::resume_unwind(panic),
+        Ok(Err(e)) if run.evidence.windows.is_empty() => {
+            let exit = if cleanup == Cleanup::Dirty { e.exit.and(Exit::Dirty) } else { e.exit };
+            return Err(Expected { exit, ..e });
+        }
+        Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),
+        Ok(Ok(())) => {}
+    }
+    if let Some(stop) = run.stops.asked() {
+        run.evidence.aborted = Some(Aborted { by: stop.by, text: stop.text });
+    }
+    let journals = match gathered {
+        Some(Ok(journals)) => journals,
+        Some(Err(e)) => {
+            run.evidence.aborted.get_or_insert(Aborted { by: "evidence".into(), text: e.to_string() });
+            Vec::new()
+        }
+        None => Vec::new(),
+    };
+    checks::fill(&mut run.evidence.requests);
+    run.journal.phase("judge", "");
+    let judgement = judge(&run.evidence);
+    let facts = RunFacts {
+        description: file.description.clone(),
+        source: found.source.clone(),
+        policy: run.policy_name.clone(),
+        targets: run.targets.clone(),
+        fault_server: run.fault_server.clone(),
+        started_at,
+        duration_ms: run.anchor.elapsed_ms(),
+        cleanup,
+        cleanup_notes,
+        healed: run.healed.clone(),
+        not_exercised: run.not_exercised.clone(),
+        timeline: timeline::timeline(&run.evidence, &judgement),
+        proposals: propose(&run.evidence, &judgement),
+    };
+    write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
+    let exit = exit_of(&run.evidence, judgement.verdict, cleanup);
+    Ok(Done { evidence: run.evidence, judgement, facts, exit })
+}
+
+/// Ends the load, the lease or guard, and the processes. `(clean-up, notes, log of the run)`.
+async fn take_down(stage: &mut Stage, run: &mut Run<'_>) -> (Cleanup, Vec<String>, Option<PathBuf>) {
+    if let Some(mut customers) = stage.customers.take() {
+        customers.stop(true).await;
+    }
+    let (mut cleanup, mut notes, mut log) = (Cleanup::Clean, Vec::new(), None);
+    if let Some(safety) = stage.safety.take() {
+        let by_itself = safety.healed_by_itself().await;
+        if !by_itself.is_empty() {
+            let text = format!("the lease ran out and the fault server healed by itself: {}", by_itself.join(", "));
+            run.stops.ask("lease_lost", &text);
+        }
+        log = Some(safety.log_path().to_path_buf());
+        let outcome = safety.end().await;
+        cleanup = outcome.cleanup;
+        notes = outcome.notes;
+    }
+    if let Some(embedded) = stage.embedded.take() {
+        notes.extend(embedded.stop().await);
+    }
+    (cleanup, notes, log)
+}
+
+fn exit_of(evidence: &Evidence, verdict: Verdict, cleanup: Cleanup) -> Exit {
+    let mut exit = match verdict {
+        Verdict::Pass => Exit::Good,
+        Verdict::Fail => Exit::Verdict,
+        Verdict::Invalid | Verdict::Aborted => Exit::Inconclusive,
+    };
+    match evidence.aborted.as_ref().map(|a| a.by.as_str()) {
+        Some("interrupted") => exit = exit.and(Exit::Interrupted),
+        Some("terminated") => exit = exit.and(Exit::Terminated),
+        _ => {}
+    }
+    if cleanup == Cleanup::Dirty {
+        exit = exit.and(Exit::Dirty);
+    }
+    exit
+}
+
+fn write_report(
+    options: &Options,
+    run: &Run<'_>,
+    judgement: &Judgement,
+    facts: &RunFacts,
+    journals: &[(String, String)],
+    log: Option<&Path>,
+) -> Result<()> {
+    let dir = &options.report;
+    let write = |name: &str, text: String| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|e| {
+            Expected::could_not(
+                format!("{}: {e}", path.display()),
+                "the drill is over and restored; give --report another folder",
+            )
+        })
+    };
+    let mut summary = serde_json::to_string_pretty(&summary(&run.evidence, judgement, facts)).unwrap_or_default();
+    summary.push('\n');
+    write("summary.json", summary)?;
+    let lines = |rows: Vec<String>| rows.into_iter().map(|r| r + "\n").collect::<String>();
+    let json = |row: &crate::measure::RequestRow| serde_json::to_string(row).unwrap_or_default();
+    write("requests.jsonl", lines(run.evidence.requests.iter().map(json).collect()))?;
+    let json = |row: &crate::measure::ProviderRow| serde_json::to_string(row).unwrap_or_default();
+    write("providers.jsonl", lines(run.evidence.providers.iter().map(json).collect()))?;
+    let json = |row: &crate::measure::EffectRow| serde_json::to_string(row).unwrap_or_default();
+    write("effects.jsonl", lines(run.evidence.effects.iter().map(json).collect()))?;
+    write("journal.jsonl", run.journal.merged(journals))?;
+    write("report.md", markdown(&run.evidence, judgement, facts))?;
+    let wal = log.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    write("wal.jsonl", wal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_their_rank() {
+        let with = |by: Option<&str>| Evidence {
+            aborted: by.map(|b| Aborted { by: b.into(), text: String::new() }),
+            ..Evidence::default()
+        };
+        assert_eq!(exit_of(&with(None), Verdict::Pass, Cleanup::Clean), Exit::Good);
+        assert_eq!(exit_of(&with(None), Verdict::Fail, Cleanup::Recreated), Exit::Verdict);
+        assert_eq!(exit_of(&with(None), Verdict::Invalid, Cleanup::Clean), Exit::Inconclusive);
+        assert_eq!(exit_of(&with(Some("max_duration")), Verdict::Aborted, Cleanup::Clean), Exit::Inconclusive);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Clean), Exit::Interrupted);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Fail, Cleanup::Clean), Exit::Interrupted);
+        assert_eq!(exit_of(&with(Some("terminated")), Verdict::Aborted, Cleanup::Clean), Exit::Terminated);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Dirty), Exit::Dirty);
+    }
+}

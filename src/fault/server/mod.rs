@@ -13,11 +13,12 @@ pub mod listener;
 pub mod live;
 pub mod proxy;
 pub mod table;
+pub mod waiting;
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -56,7 +57,7 @@ pub struct Running {
     /// Where the API listens.
     pub addr: SocketAddr,
     stop: watch::Sender<bool>,
-    ended: Receiver<()>,
+    ended: Mutex<Receiver<()>>,
     table: Arc<Table>,
     api: tokio::runtime::Handle,
 }
@@ -95,6 +96,7 @@ pub fn start(listen: SocketAddr, options: Options) -> Result<Running> {
         data: data.handle().clone(),
         seed: options.seed,
         next_conn: Arc::new(AtomicU64::new(1)),
+        waiting: Arc::default(),
         connections_max: options.connections_max.max(1),
     };
     let table = Arc::new(Table::new(ground, options.reach));
@@ -120,7 +122,7 @@ pub fn start(listen: SocketAddr, options: Options) -> Result<Running> {
     };
     let thread = std::thread::Builder::new().name("fault-api".to_owned());
     thread.spawn(body).map_err(|e| could_not("the threads of the fault server cannot be started", e))?;
-    Ok(Running { addr, stop, ended, table, api: handle })
+    Ok(Running { addr, stop, ended: Mutex::new(ended), table, api: handle })
 }
 
 impl Running {
@@ -150,7 +152,7 @@ impl Running {
     /// Stops: listeners closed, connections ended. Waits (bounded) until the ports are free.
     pub fn shutdown(self) {
         let _ = self.stop.send(true);
-        let _ = self.ended.recv_timeout(END_MAX);
+        let _ = self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(END_MAX);
     }
 }
 

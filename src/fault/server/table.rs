@@ -418,6 +418,9 @@ fn find(proxy: &Proxy, toxic: &str) -> Result<Entry, ApiError> {
 }
 
 fn required(body: &Body, place: &str) -> Result<(String, String), ApiError> {
+    // Wrong types are found before missing fields.
+    body.text("listen")?;
+    body.flag("enabled")?;
     let field = |name: &str| {
         let text = body.text(name)?.filter(|text| !text.is_empty());
         text.ok_or_else(|| ApiError::bad(format!("missing required field: {name}{place}")))
