@@ -14,10 +14,14 @@ pub fn monotonic_ms() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Milliseconds of a clock that also runs while the machine is suspended.
+/// Milliseconds of a clock that also runs while the machine is suspended (where the system has one).
 #[must_use]
 pub fn boot_ms() -> u64 {
-    read(ClockId::Boottime)
+    #[cfg(target_os = "linux")]
+    let clock = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = ClockId::Monotonic;
+    read(clock)
 }
 
 /// Milliseconds since 1970.

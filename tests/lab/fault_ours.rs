@@ -419,3 +419,81 @@ fn c83_two_thousand_changes_under_traffic_leave_nothing_behind() {
     wait_for("descriptors to be given back", || descriptors() < before + 400);
     assert_eq!(path.shown()["toxics"], json!([]));
 }
+
+#[test]
+fn c76_the_seed_decides_which_connections_are_affected() {
+    let pattern = || -> Vec<bool> {
+        let rig = rig();
+        let up = upstream(echo);
+        let path = rig.path("p", &up);
+        path.add(&json!({"name": "t", "type": "limit_data", "toxicity": 0.5, "attributes": {"bytes": 0}}));
+        let affected = |_| {
+            let mut client = path.connect();
+            client.write_all(b"x").unwrap();
+            read_end(&mut client, ms(250)).1 == Ended::Fin
+        };
+        (0..12).map(affected).collect()
+    };
+    let first = pattern();
+    assert_eq!(first, pattern(), "two servers with the same seed");
+    assert!(first.contains(&true) && first.contains(&false), "{first:?}");
+}
+
+#[test]
+fn c84_the_api_answers_while_the_data_path_is_saturated() {
+    let rig = rig();
+    let up = upstream(|mut stream, _| {
+        let chunk = vec![b'f'; 65536];
+        while stream.write_all(&chunk).is_ok() {}
+    });
+    let path = rig.path("p", &up);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let readers: Vec<_> = (0..6)
+        .map(|_| {
+            let (mut client, stop) = (path.connect(), stop.clone());
+            std::thread::spawn(move || {
+                let mut buf = vec![0; 65536];
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) && client.read(&mut buf).is_ok() {}
+            })
+        })
+        .collect();
+    for _ in 0..10 {
+        let added = path.toxic("latency", "upstream", json!({"latency": 1}));
+        let removed = path.remove("latency");
+        let list = rig.get("/proxies");
+        for answer in [added, removed, list] {
+            assert!(answer.took < ms(1000), "{answer:?}");
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn c85_what_is_held_is_bounded() {
+    let rig = rig();
+    let up = upstream(|mut stream, _| {
+        let chunk = vec![b'f'; 65536];
+        while stream.write_all(&chunk).is_ok() {}
+    });
+    for (name, kind, attributes) in [
+        ("l", "latency", json!({"latency": 60_000})),
+        ("b", "bandwidth", json!({"rate": 0})),
+        ("r", "reset_peer", json!({"timeout": 60_000})),
+        ("c", "cut_after", json!({"bytes": 0, "how": "silence"})),
+    ] {
+        let path = rig.path(name, &up);
+        path.toxic(kind, "downstream", attributes);
+        let _client = path.connect();
+        let received = || rig.get("/llmfo/v1/counters").json()[name]["down_received"].as_u64().unwrap();
+        let mut before = 0;
+        wait_for("the window to be full", || {
+            std::thread::sleep(ms(50));
+            let now = received();
+            now > 0 && std::mem::replace(&mut before, now) == now
+        });
+        assert!(received() < 2 << 20, "{kind} holds {}", received());
+    }
+}

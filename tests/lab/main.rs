@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod fault;
 #[cfg(test)]
+mod fault_cli;
+#[cfg(test)]
 mod fault_ours;
 #[cfg(test)]
 mod fault_stuck;

@@ -14,18 +14,14 @@ use tokio::time::timeout;
 const FILLERS_MAX: usize = 16;
 /// A connect to loopback that has not succeeded by then has been ignored.
 const IGNORED_AFTER: Duration = Duration::from_millis(60);
-/// Waiting clients remembered, so that none is counted twice.
-const SEEN_MAX: usize = 4096;
-/// `SYN_SENT` in `/proc/net/tcp`.
-const SYN_SENT: &str = "02";
 
 /// A black hole in force.
 #[derive(Debug)]
 pub struct BlackHole {
-    addr: SocketAddr,
+    /// Where clients run into it.
+    pub addr: SocketAddr,
     /// Fill the accept queue.
     fillers: Vec<TcpStream>,
-    seen: BTreeSet<String>,
 }
 
 impl BlackHole {
@@ -39,7 +35,7 @@ impl BlackHole {
         let mut fillers = Vec::new();
         while fillers.len() < FILLERS_MAX {
             match timeout(IGNORED_AFTER, TcpStream::connect(addr)).await {
-                Err(_) => return Ok(BlackHole { addr, fillers, seen: BTreeSet::new() }),
+                Err(_) => return Ok(BlackHole { addr, fillers }),
                 Ok(Ok(stream)) => fillers.push(stream),
                 Ok(Err(e)) => return Err(format!("filling the accept queue: {e}")),
             }
@@ -66,25 +62,6 @@ impl BlackHole {
         }
         clients
     }
-
-    /// How many more clients of this machine wait for a connect than at the last look. Best effort: a client that gave up
-    /// between two looks is missed.
-    pub fn look(&mut self) -> u64 {
-        let table = if self.addr.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-        let Ok(text) = std::fs::read_to_string(table) else { return 0 };
-        let remote = hex(self.addr);
-        let mut new = 0;
-        for line in text.lines() {
-            let mut fields = line.split_ascii_whitespace().skip(1);
-            let (Some(local), Some(peer), Some(state)) = (fields.next(), fields.next(), fields.next()) else {
-                continue;
-            };
-            if state == SYN_SENT && peer == remote && self.seen.len() < SEEN_MAX && self.seen.insert(local.to_owned()) {
-                new += 1;
-            }
-        }
-        new
-    }
 }
 
 /// An address at which a wildcard listener can be reached from here.
@@ -95,33 +72,4 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, bound.port())
-}
-
-/// As `/proc/net/tcp` writes an address: words in the machine's byte order.
-fn hex(addr: SocketAddr) -> String {
-    let words = |octets: &[u8]| -> String {
-        octets
-            .chunks(4)
-            .map(|w| {
-                let word: [u8; 4] = w.try_into().unwrap_or_default();
-                format!("{:08X}", u32::from_ne_bytes(word))
-            })
-            .collect()
-    };
-    let ip = match addr.ip() {
-        IpAddr::V4(ip) => words(&ip.octets()),
-        IpAddr::V6(ip) => words(&ip.octets()),
-    };
-    format!("{ip}:{:04X}", addr.port())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn addresses_as_the_kernel_prints_them() {
-        assert_eq!(hex(SocketAddr::from(([127, 0, 0, 1], 0xDDB7))), "0100007F:DDB7");
-    }
 }

@@ -23,6 +23,9 @@ use crate::units::Ts;
 const DIAL_MAX: Duration = Duration::from_secs(30);
 /// One read; the real server's buffers have this size too.
 const READ_BYTES: usize = 32 << 10;
+/// Less room than this makes a new buffer. Small chunks share one: a toxic that holds thousands of them must not hold a
+/// buffer for each.
+const READ_MIN_BYTES: usize = 4 << 10;
 /// An end waits for a receiver that makes no progress for so long at most.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// After a FIN by us, bytes still under way to us are read and dropped for so long, since closing a socket with unread bytes
@@ -164,7 +167,9 @@ impl Half {
             if self.dead || self.read_done || !self.chain.room() {
                 break;
             }
-            self.buf.reserve(READ_BYTES);
+            if self.buf.capacity() - self.buf.len() < READ_MIN_BYTES {
+                self.buf.reserve(READ_BYTES);
+            }
             let read = pin!(from.read_buf(&mut self.buf));
             match std::future::Future::poll(read, cx) {
                 Poll::Pending => break,

@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::time::{interval, sleep};
+use tokio::time::sleep;
 
 use super::blackhole::BlackHole;
 use super::conn::{self, Conn, Control};
 use super::live::Live;
+use super::waiting::Waiting;
 
 /// Pending connects of a live listener.
 pub const BACKLOG: i32 = 1024;
 /// After a failed accept (no descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often a black hole counts who waits in front of it.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What the API tells the loop.
 #[derive(Debug)]
@@ -49,12 +48,13 @@ pub struct Accept {
     pub seed: u64,
     /// Number of the next connection in the server.
     pub next_conn: Arc<AtomicU64>,
+    /// Who waits in front of black holes.
+    pub waiting: Arc<Waiting>,
 }
 
 /// Runs until told to stop, or until the API is gone.
 pub async fn run(accept: Accept, mut commands: mpsc::Receiver<Command>) {
     let mut hole: Option<BlackHole> = None;
-    let mut look = interval(LOOK);
     loop {
         let open = hole.is_none();
         tokio::select! {
@@ -62,6 +62,9 @@ pub async fn run(accept: Accept, mut commands: mpsc::Receiver<Command>) {
             command = commands.recv() => match command {
                 None => return,
                 Some(Command::Stop(done)) => {
+                    if let Some(hole) = &hole {
+                        accept.waiting.forget(hole.addr);
+                    }
                     drop((hole, accept));
                     let _ = done.send(());
                     return;
@@ -69,9 +72,6 @@ pub async fn run(accept: Accept, mut commands: mpsc::Receiver<Command>) {
                 Some(Command::BlackHole(on, done)) => {
                     let _ = done.send(set_hole(&accept, &mut hole, on).await);
                 }
-            },
-            _ = look.tick(), if !open => if let Some(hole) = &mut hole {
-                accept.live.blackholed.fetch_add(hole.look(), Relaxed);
             },
             accepted = next(&accept), if open => match accepted {
                 Ok(client) => spawn(&accept, client),
@@ -113,7 +113,10 @@ async fn set_hole(accept: &Accept, hole: &mut Option<BlackHole>, on: bool) -> Re
                 spawn(accept, accepted);
             }
             match BlackHole::open(&accept.listener, accept.addr).await {
-                Ok(made) => *hole = Some(made),
+                Ok(made) => {
+                    accept.waiting.watch(made.addr, &accept.live);
+                    *hole = Some(made);
+                }
                 Err(why) => {
                     let _ = rustix::net::listen(&accept.listener, BACKLOG);
                     return Err(why);
@@ -121,6 +124,7 @@ async fn set_hole(accept: &Accept, hole: &mut Option<BlackHole>, on: bool) -> Re
             }
         }
         (Some(made), false) => {
+            accept.waiting.forget(made.addr);
             let waited = made.close(&accept.listener, BACKLOG).await;
             for client in waited {
                 if let Ok(permit) = accept.permits.clone().try_acquire_owned() {

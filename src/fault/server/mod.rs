@@ -13,6 +13,7 @@ pub mod listener;
 pub mod live;
 pub mod proxy;
 pub mod table;
+pub mod waiting;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
@@ -95,6 +96,7 @@ pub fn start(listen: SocketAddr, options: Options) -> Result<Running> {
         data: data.handle().clone(),
         seed: options.seed,
         next_conn: Arc::new(AtomicU64::new(1)),
+        waiting: Arc::default(),
         connections_max: options.connections_max.max(1),
     };
     let table = Arc::new(Table::new(ground, options.reach));

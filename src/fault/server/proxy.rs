@@ -15,6 +15,7 @@ use super::conn::{Control, ToxicSet};
 use super::error::ApiError;
 use super::listener::{self, Accept, BACKLOG, Command};
 use super::live::Live;
+use super::waiting::Waiting;
 use crate::fault::api::Stream;
 use crate::fault::toxic::Spec;
 use crate::fault::toxic::chain::Active;
@@ -89,6 +90,8 @@ pub struct Ground {
     pub seed: u64,
     /// Number of the next connection.
     pub next_conn: Arc<AtomicU64>,
+    /// Who waits in front of black holes.
+    pub waiting: Arc<Waiting>,
     /// Connections per proxy.
     pub connections_max: usize,
 }
@@ -210,6 +213,7 @@ impl Proxy {
             permits: self.permits.clone(),
             seed: self.ground.seed,
             next_conn: self.ground.next_conn.clone(),
+            waiting: Arc::clone(&self.ground.waiting),
         };
         self.ground.data.spawn(listener::run(accept, receiver));
         let mut state = self.state();
@@ -284,6 +288,8 @@ impl Proxy {
         };
         if let Err(why) = self.follow_black_hole().await {
             self.state().toxics = before;
+            // It may have been made after we gave up waiting.
+            let _ = self.follow_black_hole().await;
             return Err(ApiError::new(500, format!("connect_blackhole does not work here: {why}")));
         }
         self.publish().await;
