@@ -109,6 +109,8 @@ pub struct FaultSpan {
 pub struct Window {
     /// Name of the round.
     pub name: String,
+    /// The first fault was about to be set.
+    pub injecting_ms: f64,
     /// The fault server had acknowledged the last of the faults.
     pub injected_ms: f64,
     /// The restore began.
@@ -296,10 +298,10 @@ impl Evidence {
         self.windows.iter().find(|w| w.holds(at_ms))
     }
 
-    /// The first acknowledged injection, or never.
+    /// The first change of the first injection, or never: until then the paths are as they should be.
     #[must_use]
     pub fn first_injection_ms(&self) -> f64 {
-        self.windows.first().map_or(f64::INFINITY, |w| w.injected_ms)
+        self.windows.first().map_or(f64::INFINITY, |w| w.injecting_ms)
     }
 
     /// The decision record of a request, found by the id that the gateway sent with its answer.

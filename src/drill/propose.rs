@@ -73,7 +73,7 @@ fn thresholds(ev: &Evidence, j: &Judgement, out: &mut Vec<String>) {
 fn intents(j: &Judgement, out: &mut Vec<String>) {
     for (intent, (bad, all)) in &j.intents {
         if *all >= ENOUGH_CASES && *bad * 2 >= *all {
-            out.push(format!("intents: take {intent} off the stand-in's tier, or mend it there: {bad} of {all} answers in the outage were not good"));
+            out.push(format!("intents: take {intent} off the stand-in's tier, or mend it there: {bad} of its {all} answers there broke an invariant"));
         }
     }
 }

@@ -49,7 +49,7 @@ impl Default for ListenerLimits {
 }
 
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-connection: close\r\ncontent-length: 123\r\n\r\n\
+connection: close\r\ncontent-length: 128\r\n\r\n\
 {\"error\":{\"message\":\"Too many connections are open; try again in a moment.\",\
 \"type\":\"overloaded\",\"param\":null,\"code\":\"too_busy\"}}";
 

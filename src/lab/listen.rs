@@ -80,50 +80,63 @@ pub fn serve_router(listener: TcpListener, router: axum::Router) -> Server {
     Server::of(task.abort_handle())
 }
 
-/// Hands out loopback ports, each once.
+/// Ports of one lab: a block of its own, so that labs that run at the same time never take a port from each other while it
+/// is free for a moment. Whoever listens on the first port of a block owns the block; that ends with the process, however it
+/// ends.
 #[derive(Debug)]
 pub struct Ports {
-    rng: Rng,
-    given: std::collections::BTreeSet<u16>,
+    rest: std::ops::Range<u16>,
+    _owner: TcpListener,
 }
 
-impl Ports {
-    /// Draws from a seed that differs between processes.
-    #[must_use]
-    pub fn new(seed: u64) -> Ports {
-        Ports { rng: Rng::new(seed), given: std::collections::BTreeSet::new() }
-    }
+/// Ports in a block; a lab uses 36.
+const BLOCK: u16 = 64;
 
-    /// A listener on a free loopback port.
+impl Ports {
+    /// Takes a block. `seed` says where the search begins.
     ///
     /// # Errors
-    /// No port could be had.
-    pub async fn listener(&mut self) -> Result<TcpListener> {
-        let mut last = None;
-        for _ in 0..200 {
-            let port = PORTS.start + self.rng.below(u64::from(PORTS.end - PORTS.start)) as u16;
-            if !self.given.insert(port) {
-                continue;
-            }
-            match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
-                Ok(listener) => return Ok(listener),
-                Err(error) => last = Some(error),
+    /// Every block is taken.
+    pub async fn take(seed: u64) -> Result<Ports> {
+        let blocks = (PORTS.end - PORTS.start) / BLOCK;
+        let start = Rng::new(seed).below(u64::from(blocks)) as u16;
+        for n in 0..blocks {
+            let first = PORTS.start + (start + n) % blocks * BLOCK;
+            if let Ok(owner) = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).await {
+                return Ok(Ports { rest: first + 1..first + BLOCK, _owner: owner });
             }
         }
-        let why = last.map_or_else(String::new, |e| format!(": {e}"));
-        Err(Expected::could_not(
-            format!("no free port on 127.0.0.1 between {} and {}{why}", PORTS.start, PORTS.end),
-            "end programs that hold many ports, then try again",
-        ))
+        Err(no_port("all blocks are taken"))
+    }
+
+    /// A listener on a port of the block.
+    ///
+    /// # Errors
+    /// No port is left.
+    pub async fn listener(&mut self) -> Result<TcpListener> {
+        for port in self.rest.by_ref() {
+            // Another program may sit on it.
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+                return Ok(listener);
+            }
+        }
+        Err(no_port("the block of this lab is used up"))
     }
 
     /// A port that is free now, for somebody else to listen on.
     ///
     /// # Errors
-    /// No port could be had.
+    /// No port is left.
     pub async fn free(&mut self) -> Result<SocketAddr> {
         address(&self.listener().await?)
     }
+}
+
+fn no_port(why: &str) -> Expected {
+    Expected::could_not(
+        format!("no free port on 127.0.0.1 between {} and {}: {why}", PORTS.start, PORTS.end),
+        "end programs that hold many ports, or other labs, then try again",
+    )
 }
 
 /// Where a listener listens.

@@ -35,6 +35,7 @@ pub struct Lab {
     admin: String,
     paths: Paths,
     fault: Option<Running>,
+    _ports: Ports,
     _servers: Vec<Server>,
     _home: Home,
 }
@@ -74,7 +75,7 @@ impl Lab {
     /// No port, no folder, no fault server.
     pub async fn up(options: &Options) -> Result<Lab> {
         let home = Home::open(options.dir.as_deref())?;
-        let mut build = Build { ports: Ports::new(ports_seed()), servers: Vec::new(), paths: Vec::new() };
+        let mut build = Build { ports: Ports::take(ports_seed()).await?, servers: Vec::new(), paths: Vec::new() };
         let (mut providers, mut provider_rows, mut dependencies, mut entries) = (vec![], vec![], vec![], vec![]);
         for (voice, (region, name)) in REGIONS.into_iter().enumerate() {
             let provider = Provider::new(name, voice, options.seed);
@@ -135,7 +136,7 @@ impl Lab {
         let admin = format!("http://{}", address(&listener)?);
         let routes = Admin { topology: Arc::clone(&topology), providers, tickets }.router();
         build.servers.push(serve_router(listener, routes));
-        Ok(Lab { topology, admin, paths, fault, _servers: build.servers, _home: home })
+        Ok(Lab { topology, admin, paths, fault, _ports: build.ports, _servers: build.servers, _home: home })
     }
 
     /// What is where.

@@ -1,6 +1,9 @@
 //! Tables for the terminal: aligned columns, no frames to copy by accident, wrapped to the width of the terminal.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+
+/// A line under the head and nothing else.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Width used when the terminal's is not known: a report pasted into a ticket stays readable.
 const DEFAULT_WIDTH: u16 = 140;
@@ -11,7 +14,7 @@ const LEAST_WIDTH: u16 = 60;
 #[must_use]
 pub fn table(head: &[&str], rows: &[Vec<String>], right: &[&str], width: Option<u16>) -> String {
     let mut t = Table::new();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY)
+    t.load_style(STYLE)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(width.unwrap_or(DEFAULT_WIDTH).max(LEAST_WIDTH))
         .set_header(head.iter().map(|h| Cell::new(h)));

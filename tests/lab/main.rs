@@ -9,6 +9,8 @@ mod fault_ours;
 #[cfg(test)]
 mod fault_stuck;
 #[cfg(test)]
+mod lab_bad_gateway;
+#[cfg(test)]
 mod lab_load;
 #[cfg(test)]
 mod lab_up;

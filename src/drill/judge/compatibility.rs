@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Case;
+use super::{Case, Truth};
 use crate::drill::checks::HANDOFF_TOOL;
 use crate::measure::RequestRow;
 
@@ -81,7 +81,10 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
     }
     let rows: Vec<(usize, &RequestRow)> =
         case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms).collect();
-    for &(i, r) in &rows {
+    // An answer that is not whole, or not one answer, is a finding of its own: it would turn these rows red as well.
+    let one_whole_answer = |i: usize| matches!(case.truths[i], Truth::Whole(_));
+    let checked: Vec<(usize, &RequestRow)> = rows.iter().copied().filter(|(i, _)| one_whole_answer(*i)).collect();
+    for (i, r) in checked {
         for (invariant, finding, _) in INVARIANTS {
             if !r.checked.iter().any(|c| c == invariant) {
                 continue;

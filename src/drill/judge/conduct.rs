@@ -57,15 +57,15 @@ pub(super) fn check(case: &mut Case<'_>) {
             };
             missed.push(what);
         } else if r.committed_ms.is_none() && !taken_for_whole(r) {
-            let code = if ev.window_at(case.from_ms[i]).is_some() {
-                if ev.stand_ins_healthy { "no_failover" } else { "stand_in_down" }
-            } else if case.from_ms[i] < first || !ev.windows.iter().any(|w| w.restoring_ms <= case.from_ms[i]) {
-                if entry_broken { continue } else { "lost_in_flight" }
-            } else if ev.windows.iter().any(|w| w.injected_ms > case.from_ms[i] && w.injected_ms < r.ended_ms) {
-                // It began between two rounds and met the next cut.
-                "lost_in_flight"
-            } else {
-                "failed_after_restore"
+            let begun = case.from_ms[i];
+            // It began before an injection was acknowledged, and met it.
+            let met_a_cut = ev.windows.iter().any(|w| begun < w.injected_ms && r.ended_ms > w.injecting_ms);
+            let code = match ev.window_at(begun) {
+                Some(_) if ev.stand_ins_healthy => "no_failover",
+                Some(_) => "stand_in_down",
+                None if met_a_cut && entry_broken => continue,
+                None if met_a_cut => "lost_in_flight",
+                None => "failed_after_restore",
             };
             case.findings.add(code, format!("{name}: {} after {:.0} ms", end_text(r), waited));
         }
@@ -190,14 +190,16 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
     out
 }
 
-/// By intent, over requests that started in an outage: how many were not answered well, and how many there were.
+/// By intent, over whole answers of the stand-ins: how many broke an invariant, and how many there were.
 pub(super) fn intents(case: &Case<'_>) -> BTreeMap<String, (usize, usize)> {
     let mut out: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for (i, r) in case.counted().filter(|(i, _)| case.phase_of(case.from_ms[*i]) == "outage") {
+    for (i, r) in case.counted().filter(|(_, r)| r.end == End::Complete) {
+        if !case.author(i).is_some_and(|p| !case.is_broken(&p.provider)) {
+            continue;
+        }
         let (bad, all) = out.entry(r.intent.clone()).or_default();
         *all += 1;
-        let well = r.end == End::Complete && matches!(case.truths[i], Truth::Whole(_)) && r.violations.is_empty();
-        *bad += usize::from(!well);
+        *bad += usize::from(!r.violations.is_empty());
     }
     out
 }

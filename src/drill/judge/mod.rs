@@ -70,9 +70,9 @@ pub struct Judgement {
     pub duplicate_effects: usize,
     /// Most requests that waited at once.
     pub queue_max: usize,
-    /// Phases: `steady`, `outage`, `recovery`.
+    /// Phases: `steady`, `inject` (begun before the injection was acknowledged), `outage`, `recovery`.
     pub phases: BTreeMap<String, PhaseFacts>,
-    /// Share of requests of the intent that were not answered well during outages, by intent: (bad, all).
+    /// By intent, over whole answers of the stand-ins: how many broke an invariant, and how many there were.
     pub intents: BTreeMap<String, (usize, usize)>,
 }
 
@@ -135,6 +135,8 @@ impl<'a> Case<'a> {
             "steady"
         } else if self.ev.window_at(at_ms).is_some() {
             "outage"
+        } else if self.ev.windows.iter().any(|w| at_ms >= w.injecting_ms && at_ms < w.injected_ms) {
+            "inject"
         } else {
             "recovery"
         }

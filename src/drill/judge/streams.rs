@@ -62,8 +62,19 @@ impl CutStreams {
 /// Events that stand before the first content of a stream: the role chunk.
 const ROLE_EVENTS: u32 = 1;
 
+/// What the client's side tells about a stream that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivered {
+    /// Some of its text reached the client.
+    Text,
+    /// The client got another attempt's answer, whole: nothing of this one was delivered.
+    Nothing,
+    /// Neither is sure.
+    Unknown,
+}
+
 /// Where a provider's stream was cut inside this window.
-fn point_of(row: &ProviderRow, window: &Window, client_has_its_text: bool) -> CutPoint {
+fn point_of(row: &ProviderRow, window: &Window, delivered: Delivered) -> CutPoint {
     let planned = window
         .faults
         .iter()
@@ -72,7 +83,12 @@ fn point_of(row: &ProviderRow, window: &Window, client_has_its_text: bool) -> Cu
         .unwrap_or(u32::MAX);
     let events = planned.min(row.events_sent);
     let is_call = !row.tool_calls.is_empty();
-    if !is_call && client_has_its_text {
+    let content = match delivered {
+        Delivered::Text => true,
+        Delivered::Nothing => false,
+        Delivered::Unknown => events > ROLE_EVENTS,
+    };
+    if !is_call && content {
         CutPoint::AfterContent
     } else if !is_call || events <= ROLE_EVENTS {
         CutPoint::BeforeContent
@@ -97,7 +113,12 @@ pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
         let Some(window) = case.ev.windows.iter().find(|w| was_cut(row, w)) else { continue };
         let Some(i) = case.trace.caused_by[p] else { continue };
         let r = &case.ev.requests[i];
-        let own = case.truths[i] == Truth::Part(p) || case.truths[i] == Truth::Whole(p);
+        let delivered = match case.truths[i] {
+            Truth::Part(q) | Truth::Whole(q) if q == p && r.committed_ms.is_some() => Delivered::Text,
+            Truth::Spliced => Delivered::Text,
+            Truth::Whole(_) => Delivered::Nothing,
+            _ => Delivered::Unknown,
+        };
         if r.end == End::Complete && case.truths[i] == Truth::Whole(p) && !case.ev.windows.iter().any(|w| !w.dead()) {
             // It reached the client whole before the cut did.
             continue;
@@ -105,7 +126,7 @@ pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
         if r.ended_ms < window.injected_ms {
             continue;
         }
-        let kind = out.at_mut(point_of(row, window, own && r.committed_ms.is_some()));
+        let kind = out.at_mut(point_of(row, window, delivered));
         kind.n += 1;
         let whole_from_another = matches!(case.truths[i], Truth::Whole(q) if q != p);
         if r.end == End::Complete && whole_from_another {

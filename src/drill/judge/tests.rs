@@ -58,6 +58,7 @@ fn good() -> Evidence {
     ev.counters_after_steady.insert("region-1.local-a".into(), count(9000, 90_000));
     ev.windows.push(Window {
         name: "outage".into(),
+        injecting_ms: 4999.0,
         injected_ms: 5000.0,
         restoring_ms: 15_000.0,
         restored_ms: 15_010.0,

@@ -87,7 +87,7 @@ pub fn promise_table(j: &Judgement) -> Table {
 pub fn phase_table(j: &Judgement) -> Table {
     let ms = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0} ms"));
     let mut rows = Vec::new();
-    for phase in ["steady", "outage", "recovery"] {
+    for phase in ["steady", "inject", "outage", "recovery"] {
         let Some(f) = j.phases.get(phase) else { continue };
         let by: Vec<String> = f.answered_by.iter().map(|(p, n)| format!("{p} {n}")).collect();
         rows.push(vec![

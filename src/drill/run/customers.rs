@@ -25,7 +25,7 @@ pub struct Customers {
     load: Option<Load>,
     regional: Option<Regional>,
     rows: Arc<Mutex<Vec<RequestRow>>>,
-    reader: tokio::task::JoinHandle<()>,
+    reader: Option<tokio::task::JoinHandle<()>>,
     request_limit: Duration,
 }
 
@@ -83,7 +83,7 @@ impl Customers {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(row);
             }
         });
-        Ok(Customers { load: Some(load), regional: Some(regional), rows, reader, request_limit })
+        Ok(Customers { load: Some(load), regional: Some(regional), rows, reader: Some(reader), request_limit })
     }
 
     /// Requests that start from now on belong to this phase.
@@ -96,7 +96,7 @@ impl Customers {
     /// The generator has ended although nobody stopped it.
     #[must_use]
     pub fn dead(&self) -> bool {
-        self.load.is_some() && self.reader.is_finished()
+        self.load.is_some() && self.reader.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
     }
 
     /// The rows so far, on the drill's time line.
@@ -133,7 +133,9 @@ impl Customers {
             load.stop(limit).await;
         }
         // The channel is closed now; the reader ends once it has taken what was in it.
-        let _ = tokio::time::timeout(Duration::from_secs(2), &mut self.reader).await;
+        if let Some(reader) = self.reader.take() {
+            let _ = tokio::time::timeout(Duration::from_secs(2), reader).await;
+        }
         let copies = self.regional.take().map(|r| r.snapshot()).unwrap_or_default();
         copies
             .into_iter()

@@ -418,6 +418,7 @@ impl<'a> Run<'a> {
         self.journal.phase("inject", &format!("{}: {}", round.name, paths.join(", ")));
         tell.say(&format!("breaking {} ({})", paths.join(", "), round.name), false);
         let Some(safety) = &mut stage.safety else { return Err(Expected::could_not("there is no safety", "")) };
+        let injecting_ms = self.anchor.elapsed_ms();
         safety.inject(&ready.steps.steps).await?;
         let injected_ms = self.anchor.elapsed_ms();
         let counters = self.counters(stage).await;
@@ -428,6 +429,7 @@ impl<'a> Run<'a> {
         }
         Ok(Window {
             name: round.name.clone(),
+            injecting_ms,
             injected_ms,
             restoring_ms: f64::INFINITY,
             restored_ms: f64::INFINITY,
