@@ -1,4 +1,5 @@
 //! The command line as its user meets it, and the rules of the house.
 
 mod house;
+mod serve;
 mod validate;
