@@ -1,4 +1,6 @@
 //! The command line as its user meets it, and the rules of the house.
 
 mod house;
+#[cfg(test)]
+mod serve;
 mod validate;
