@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Expected, Result};
 use crate::policy::{self, Loaded};
-use crate::spec::document::{Limits, refused};
+use crate::spec::document::{Limits, too_long};
 
 /// The folder that is searched when nothing is named.
 const FOLDER: &str = "policies";
@@ -70,7 +70,7 @@ impl Content {
         match self {
             Content::Bytes(bytes) => policy::load_with_places(name, bytes),
             Content::TooLong(length) => {
-                let (doc, d) = refused(name, *length, &Limits::DEFAULT);
+                let (doc, d) = too_long(name, *length, &Limits::DEFAULT);
                 Loaded { policy: None, raw: None, doc, diagnostics: vec![d] }
             }
         }

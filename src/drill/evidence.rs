@@ -104,6 +104,9 @@ pub struct FaultSpan {
     pub felt: Option<bool>,
 }
 
+/// What was in the fault server's buffers when the injection was acknowledged may be read this much later, milliseconds.
+const PIPE_MS: f64 = 60.0;
+
 /// One injection with its outage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Window {
@@ -128,6 +131,13 @@ impl Window {
     #[must_use]
     pub fn holds(&self, at_ms: f64) -> bool {
         at_ms >= self.injected_ms && at_ms < self.restoring_ms
+    }
+
+    /// True if nothing that arrives now can have come through a broken path: what was in the fault server's buffers at the
+    /// injection has been read by then, and what it held back is not released before the restore begins.
+    #[must_use]
+    pub fn closed_at(&self, at_ms: f64) -> bool {
+        at_ms >= self.injected_ms + PIPE_MS && at_ms < self.restoring_ms
     }
 
     /// True if nothing passes to any of the broken providers (no cuts inside streams).

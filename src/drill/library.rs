@@ -44,7 +44,8 @@ pub fn find(name: &str) -> Result<Found> {
     let unreadable = |why: String| Expected::usage(format!("{shown}: {why}"), "give the path of a drill file");
     let bytes = std::fs::metadata(Path::new(name)).map_err(|e| unreadable(e.to_string()))?.len();
     if bytes > Limits::DEFAULT.max_bytes as u64 {
-        return Err(unreadable(too_long(usize::try_from(bytes).unwrap_or(usize::MAX), &Limits::DEFAULT)));
+        let (_, finding) = too_long(&shown, usize::try_from(bytes).unwrap_or(usize::MAX), &Limits::DEFAULT);
+        return Err(unreadable(finding.message));
     }
     let text = std::fs::read_to_string(name).map_err(|e| unreadable(e.to_string()))?;
     Ok(Found { source: shown, text })

@@ -164,7 +164,7 @@ fn unescape(step: &str) -> String {
 #[must_use]
 pub fn read(name: &str, bytes: &[u8], limits: &Limits) -> (SpannedDoc, Vec<Diagnostic>) {
     if bytes.len() > limits.max_bytes {
-        let (doc, d) = refused(name, bytes.len(), limits);
+        let (doc, d) = too_long(name, bytes.len(), limits);
         return (doc, vec![d]);
     }
     let empty = |text: &str| SpannedDoc { source: Source::new(name, text), root: None, json: serde_json::Value::Null };
@@ -195,18 +195,17 @@ pub fn read(name: &str, bytes: &[u8], limits: &Limits) -> (SpannedDoc, Vec<Diagn
     }
 }
 
-/// Says that a file is too long; also for those who look at the length before reading.
+/// An empty document with the finding that its file is too long, for those who look at the length before reading.
 #[must_use]
-pub fn too_long(bytes: usize, limits: &Limits) -> String {
-    format!("the file has {bytes} bytes; at most {} MiB are read", limits.max_bytes / (1024 * 1024))
-}
-
-/// An empty document with the finding that its file is too long.
-#[must_use]
-pub fn refused(name: &str, bytes: usize, limits: &Limits) -> (SpannedDoc, Diagnostic) {
+pub fn too_long(name: &str, bytes: usize, limits: &Limits) -> (SpannedDoc, Diagnostic) {
     let doc = SpannedDoc { source: Source::new(name, ""), root: None, json: serde_json::Value::Null };
-    let d = Diagnostic::new(&rules::TOO_BIG, doc.place(""), too_long(bytes, limits))
-        .help("is this the right file? A policy has a few hundred lines");
+    let mib = limits.max_bytes / (1024 * 1024);
+    let d = Diagnostic::new(
+        &rules::TOO_BIG,
+        doc.place(""),
+        format!("the file has {bytes} bytes; at most {mib} MiB are read"),
+    )
+    .help("is this the right file? A policy has a few hundred lines");
     (doc, d)
 }
 

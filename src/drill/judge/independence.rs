@@ -32,9 +32,6 @@ pub struct Independence {
     pub refreshes_failed: u64,
 }
 
-/// As in the check for a bypass: what was in the proxy's buffers may be read a little later.
-const PIPE_MS: f64 = 60.0;
-
 pub(super) fn check(case: &mut Case<'_>) -> Independence {
     let ev = case.ev;
     let mut out = Independence::default();
@@ -45,9 +42,8 @@ pub(super) fn check(case: &mut Case<'_>) -> Independence {
                 *out.bytes_received.get_or_insert(0) += b.down_sent.saturating_sub(a.down_sent);
             }
         }
-        let in_window = |at: f64| w.holds(at - PIPE_MS);
-        out.requests_received +=
-            ev.providers.iter().filter(|r| in_window(r.arrived_ms) && case.is_broken(&r.provider)).count();
+        let reached = |r: &&crate::measure::ProviderRow| w.closed_at(r.arrived_ms) && case.is_broken(&r.provider);
+        out.requests_received += ev.providers.iter().filter(reached).count();
         for gateway in ev.gateways.iter().flatten() {
             dials(case, w, gateway, &mut out);
         }

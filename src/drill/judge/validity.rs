@@ -12,8 +12,6 @@ use crate::measure::{End, ProviderRow, percentile};
 const STEADY_SHARE: f64 = 0.99;
 /// A load that comes later than this (95th percentile, milliseconds) measured something else than the system under test.
 const LATE_MS: f64 = 250.0;
-/// What was already in the proxy's buffers when the injection was acknowledged may be read this much later, milliseconds.
-const PIPE_MS: f64 = 60.0;
 /// A stream that the provider wrote whole although it should have been cut this many events earlier went around the cut:
 /// what it writes before it notices that its peer has gone stays below this.
 const EVENTS_BEYOND_CUT: u32 = 6;
@@ -123,7 +121,7 @@ fn bit(case: &Case<'_>, w: &Window, fault: &FaultSpan) -> bool {
 fn bypass(case: &mut Case<'_>, w: &Window) {
     let ev = case.ev;
     let own = |name: &str| w.faults.iter().find(|f| f.provider.as_deref() == Some(name));
-    for row in ev.providers.iter().filter(|r| w.holds(r.arrived_ms - PIPE_MS)) {
+    for row in ev.providers.iter().filter(|r| w.closed_at(r.arrived_ms)) {
         let Some(fault) = own(&row.provider) else { continue };
         let reached = if fault.cuts {
             let cut = fault.cut_events.unwrap_or(0) + EVENTS_BEYOND_CUT;

@@ -38,8 +38,14 @@ pub fn timeline(ev: &Evidence, j: &Judgement) -> Vec<Moment> {
         }
     }
     for gateway in ev.gateways.iter().flatten() {
-        let shown = gateway.changes.iter().filter(|c| c.state != "probe_failed").take(CHANGES);
-        for c in shown {
+        // Probes that go on failing say nothing new: of equal states of a target in a row the first is shown.
+        let mut last: std::collections::BTreeMap<&str, &str> = std::collections::BTreeMap::new();
+        let mut shown = 0;
+        for c in gateway.changes.iter().filter(|c| !matches!(c.state.as_str(), "probe_failed" | "probing")) {
+            if last.insert(&c.target, &c.state) == Some(c.state.as_str()) || shown == CHANGES {
+                continue;
+            }
+            shown += 1;
             let text = format!("as the gateway of {} saw: {} is {} ({})", gateway.name, c.target, c.state, c.reason);
             note(c.at_ms, crate::units::printable(&text, 200));
         }
