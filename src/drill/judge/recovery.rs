@@ -86,7 +86,7 @@ pub(super) fn turn_facts(case: &Case<'_>) -> Vec<TurnFacts> {
             };
             let in_time = |i: &usize| {
                 let r = &case.ev.requests[*i];
-                r.committed_ms.is_some_and(|at| at - case.from_ms[*i] <= case.ev.declared.deadline_ms)
+                r.committed_ms.is_some_and(|at| at - r.started_ms <= case.ev.declared.deadline_ms)
             };
             let kept = |i: &usize| case.ev.requests[*i].violations.is_empty();
             let by_primary = |i: &usize| case.author(*i).is_some_and(|p| case.is_broken(&p.provider));
