@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use super::{Counts, Diagnostic, Place, Report, Severity, Source};
 use crate::units::printable;
@@ -89,9 +89,10 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
             let (a, b) = (p.start.max(start), p.end);
             cut = source.shown(a..b);
             let at = clip(source, &d.place, a, b);
+            // The renderer would count the column in what is left of the line.
+            group = group.element(Origin::path(format!("{file}:{}:{}", d.place.line, d.place.column)));
             group = group.element(
                 Snippet::source(cut.as_str())
-                    .path(format!("{file}:{}:{}", d.place.line, d.place.column))
                     .line_start(first_line)
                     .annotation(AnnotationKind::Primary.span(at).label(safe(&d.label))),
             );
@@ -198,6 +199,6 @@ error[LF999 for-tests]: `b` is a text
         let mut report = Report::new();
         report.add(source, [d]);
         let text = render(&report, false, None);
-        assert!(text.len() < 1000 && text.contains("p:1:40001"), "{text}");
+        assert!(text.len() < 1000 && text.contains("p:1:40001\n"), "{text}");
     }
 }

@@ -28,6 +28,9 @@ pub const BODIES_BYTES_MAX: usize = 1 << 30;
 /// Longest value of an `x-llmfo-*` header, in bytes.
 const LABEL_BYTES_MAX: usize = 256;
 
+/// An answer that is no answer. Boxed: it is the rare case.
+pub type Refusal = Box<Answer>;
+
 /// A body with its share of the memory that all bodies may take.
 #[derive(Debug)]
 pub struct Taken {
@@ -43,15 +46,15 @@ pub fn memory() -> Arc<Semaphore> {
 }
 
 /// Reads a body. `Err` is the refusal; `None` in it: the client has left.
-pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, Option<Answer>> {
+pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, Option<Refusal>> {
     let (head, mut body) = request.into_parts();
     if head.headers.get(CONTENT_ENCODING).is_some_and(|v| v.as_bytes() != b"identity") {
-        return Err(Some(refuse(
+        return Err(Some(Box::new(refuse(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "invalid_request_error",
             "unsupported_content_encoding",
             "Send the request body without Content-Encoding.",
-        )));
+        ))));
     }
     let declared =
         head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.trim().parse::<u64>().ok());
@@ -75,12 +78,12 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
             Ok(Some(Err(_))) => return Err(None),
             Ok(None) => break,
             Err(_) => {
-                return Err(Some(refuse(
+                return Err(Some(Box::new(refuse(
                     StatusCode::REQUEST_TIMEOUT,
                     "invalid_request_error",
                     "request_timeout",
                     "The upload of the request body has stopped.",
-                )));
+                ))));
             }
         };
         let Ok(data) = frame.into_data() else { continue };
@@ -101,16 +104,16 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
     if over > 0 { Err(Some(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
 }
 
-fn too_large() -> Answer {
-    refuse(
+fn too_large() -> Refusal {
+    Box::new(refuse(
         StatusCode::PAYLOAD_TOO_LARGE,
         "invalid_request_error",
         "request_too_large",
         &format!("The request body is larger than {} MiB.", BODY_BYTES_MAX >> 20),
-    )
+    ))
 }
 
-fn no_room() -> Answer {
+fn no_room() -> Refusal {
     let mut answer = refuse(
         StatusCode::SERVICE_UNAVAILABLE,
         "overloaded",
@@ -118,7 +121,7 @@ fn no_room() -> Answer {
         "Too many large requests are under way; try again in a moment.",
     );
     super::http::retry_after(answer.headers_mut(), Duration::from_secs(1));
-    answer
+    Box::new(answer)
 }
 
 /// What a request says about itself: headers, else `metadata.llmfo_*`.
@@ -144,8 +147,8 @@ pub struct Labels {
 ///
 /// # Errors
 /// The refusal of one that cannot be read: guessing what a filter should see would be worse.
-pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Answer> {
-    let label = |name: &'static str, key: &str| -> Result<Option<String>, Answer> {
+pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Refusal> {
+    let label = |name: &'static str, key: &str| -> Result<Option<String>, Refusal> {
         let mut all = headers.get_all(name).iter();
         let Some(value) = all.next() else {
             return Ok(request.labels.get(key).filter(|v| !v.is_empty()).cloned());
@@ -178,13 +181,13 @@ pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Answ
     })
 }
 
-fn bad_label(name: &str, why: &str) -> Answer {
-    refuse(
+fn bad_label(name: &str, why: &str) -> Refusal {
+    Box::new(refuse(
         StatusCode::BAD_REQUEST,
         "invalid_request_error",
         "invalid_label",
         &format!("The header {name} (or its metadata member) {why}."),
-    )
+    ))
 }
 
 /// What the core is told about a request.

@@ -183,16 +183,15 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only
-/// a connection is made, nothing is asked; it is kept for the first request.
+/// a connection is made and closed, nothing is asked.
 async fn look(app: Arc<App>, id: crate::policy::TargetId) {
     let Some(dialable) = app.targets.get(id) else { return };
     loop {
         if dialable.evidence.seen().ever_good() {
             return;
         }
-        match tokio::time::timeout(CHECK_LIMIT, dialable.client.connect(false)).await {
-            Ok(Ok(link)) => {
-                link.keep();
+        match tokio::time::timeout(CHECK_LIMIT, dialable.client.connect(true)).await {
+            Ok(Ok(_closed_at_once)) => {
                 dialable.evidence.good("reachable");
                 return;
             }

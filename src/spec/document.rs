@@ -195,7 +195,7 @@ pub fn read(name: &str, bytes: &[u8], limits: &Limits) -> (SpannedDoc, Vec<Diagn
     }
 }
 
-/// The finding about a file that is too long, for those who look at the length before reading.
+/// An empty document with the finding that its file is too long, for those who look at the length before reading.
 #[must_use]
 pub fn too_long(name: &str, bytes: usize, limits: &Limits) -> (SpannedDoc, Diagnostic) {
     let doc = SpannedDoc { source: Source::new(name, ""), root: None, json: serde_json::Value::Null };

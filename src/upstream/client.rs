@@ -212,11 +212,6 @@ impl Link {
         self.reused
     }
 
-    /// Puts the connection into the pool unused.
-    pub fn keep(self) {
-        self.home.give_back(self.wire);
-    }
-
     /// Sends the call and waits for the head of the answer. Dropping the future closes the connection.
     ///
     /// # Errors

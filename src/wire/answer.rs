@@ -1,9 +1,7 @@
 //! Whole answers: a JSON document that was not streamed, or a stream put together. One form for both, so that whoever judges
 //! an answer (checks, drills, probes) need not know how it came.
 
-use serde_json::Value;
-
-use super::chunk::{self, CallFragment, Chunk};
+use super::chunk::{self, CallFragment, Chunk, MAX_CALLS, MAX_CHOICES};
 use super::error::{self, ErrorObject};
 use super::sse::{MAX_EVENT_BYTES, SseReader};
 use super::stream::{Anomaly, StreamFault};
@@ -85,11 +83,15 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
     let mut facts = AnswerFacts::default();
     let mut bad_finish = None;
     let mut error = None;
-    let mut has_choices = false;
+    let (mut has_choices, mut object_is_error, mut names_error, mut too_many) = (false, false, false, false);
     let is_object = json::members(&text, |m| match m.key().as_ref() {
         "error" => error = error::from_member(m.value, secrets),
         "choices" => {
             has_choices = json::elements(m.value, |value| {
+                if facts.choices.len() == MAX_CHOICES {
+                    too_many = true;
+                    return;
+                }
                 let place = facts.choices.len() as u64;
                 let (choice, choice_error) = read_choice(value, place, secrets);
                 if let Some(choice_error) = choice_error {
@@ -106,6 +108,9 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
         "usage" => facts.usage = chunk::read_usage(m.value),
         "model" => facts.model = json::filled_text(m.value),
         "system_fingerprint" => facts.fingerprint = json::filled_text(m.value),
+        // Errors without the `error` member.
+        "object" => object_is_error = m.value == "\"error\"",
+        "detail" | "message" => names_error = true,
         _ => {}
     });
     if !is_object {
@@ -115,11 +120,14 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
             (false, _) => "an answer that is not JSON, or was cut off",
         });
     }
-    if error.is_none() && !has_choices && says_error(&text) {
+    if error.is_none() && (object_is_error || names_error && !has_choices) {
         error = Some(ErrorObject::read(200, body, secrets));
     }
     if let Some(error) = error {
         return Err(StreamFault::Error(Box::new(error)));
+    }
+    if too_many || facts.choices.iter().any(|c| c.tool_calls.len() > MAX_CALLS) {
+        return malformed("more choices or tool calls than any answer has");
     }
     if let Some(reason) = bad_finish {
         return Err(StreamFault::BadFinish(crate::units::printable(&reason, 40)));
@@ -192,15 +200,6 @@ fn read_choice(value: &str, place: u64, secrets: &Secrets) -> (AnswerChoice, Opt
     (choice, error)
 }
 
-/// `{"object":"error",...}`, `{"detail":...}`, `{"message":...,"code":...}`: errors without the `error` member.
-fn says_error(text: &str) -> bool {
-    serde_json::from_str::<Value>(text).is_ok_and(|v| {
-        v.get("object").and_then(Value::as_str) == Some("error")
-            || v.get("detail").is_some()
-            || v.get("message").is_some()
-    })
-}
-
 fn looks_like_events(body: &[u8]) -> bool {
     [&b"data:"[..], b"event:", b"id:", b"retry:", b":"].iter().any(|begin| body.starts_with(begin))
 }
@@ -261,7 +260,7 @@ impl Transcript {
             let calls = from.delta.tool_calls.iter().map(fragment_bytes).sum::<usize>();
             self.bytes = self.bytes.saturating_add(text).saturating_add(calls);
             let place = self.choices.iter().position(|(c, _)| c.index == from.index);
-            let full = self.bytes > self.max_bytes || (place.is_none() && self.choices.len() >= 128);
+            let full = self.bytes > self.max_bytes || (place.is_none() && self.choices.len() == MAX_CHOICES);
             if full {
                 self.cut_short = true;
                 continue;
@@ -276,6 +275,10 @@ impl Transcript {
             choice.audio |= from.delta.audio;
             for fragment in &from.delta.tool_calls {
                 calls.add(fragment);
+                if calls.calls().len() == MAX_CALLS {
+                    self.cut_short = true;
+                    break;
+                }
             }
             if from.finish_reason.is_some() {
                 choice.finish_reason.clone_from(&from.finish_reason);

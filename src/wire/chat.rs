@@ -11,6 +11,12 @@ use super::{error, json, rewrite};
 
 /// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
 pub const MAX_DEPTH: usize = 128;
+/// Members that a body, or its `metadata`, may have. The API knows about forty.
+pub const MAX_MEMBERS: usize = 1000;
+/// Tools that a body may offer; the API allows 128.
+pub const MAX_TOOLS: usize = 4096;
+/// Messages that a body may have.
+pub const MAX_MESSAGES: usize = 100_000;
 /// Longest value of a `metadata.llmfo_*` member that is read, in bytes.
 const MAX_LABEL_BYTES: usize = 512;
 /// Prefix of what a request says about itself in `metadata`.
@@ -87,7 +93,8 @@ impl ChatRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// If it is not UTF-8, not JSON, not an object, nested deeper than [`MAX_DEPTH`], has no usable `model`, or has a member
+    /// If it is not UTF-8, not JSON, not an object, nested deeper than [`MAX_DEPTH`], has no usable `model`, has more of something
+    /// than any honest request, or has a member
     /// twice that llmfo reads: two readers may take different ones, and a filter must not be talked around.
     pub fn parse(body: Bytes) -> Result<ChatRequest, BadRequest> {
         let text = std::str::from_utf8(&body).map_err(|_| BadRequest::new("The request body is not UTF-8.", None))?;
@@ -97,12 +104,19 @@ impl ChatRequest {
         let mut read = Reading::default();
         let mut all = Vec::new();
         let is_object = json::members(text, |m| {
+            if all.len() == MAX_MEMBERS {
+                read.too_many = Some("members");
+                return;
+            }
             all.push((json::place(text, m.raw_key), json::place(text, m.value)));
             read.member(text, &m);
         });
         if !is_object {
             let what = if json::is_whole(&body) { "a JSON object" } else { "valid JSON" };
             return Err(BadRequest::new(format!("The request body is not {what}."), None));
+        }
+        if let Some(what) = read.too_many {
+            return Err(BadRequest::new(format!("The request body has too many {what}."), None));
         }
         if let Some(twice) = read.twice {
             return Err(BadRequest::new(format!("The request body has `{twice}` twice."), Some(twice)));
@@ -203,6 +217,8 @@ struct Reading {
     seen: Vec<&'static str>,
     members: usize,
     twice: Option<&'static str>,
+    too_many: Option<&'static str>,
+    messages: usize,
     model: Option<(String, Range<usize>)>,
     stream: bool,
     include_usage: bool,
@@ -307,6 +323,7 @@ impl Reading {
 
     fn function(&mut self, function: &str) {
         json::members(function, |m| match m.key().as_ref() {
+            "name" if self.tools.len() == MAX_TOOLS => self.too_many = Some("tools"),
             "name" => self.tools.extend(json::filled_text(m.value)),
             "strict" => self.strict_schema |= m.value == "true",
             _ => {}
@@ -332,6 +349,10 @@ impl Reading {
         let mut ours = Vec::new();
         json::members(metadata, |m| {
             let n = spans.len();
+            if n == MAX_MEMBERS {
+                self.too_many = Some("members of `metadata`");
+                return;
+            }
             spans.push((json::place(body, m.raw_key), json::place(body, m.value)));
             if let Some(label) = m.key().strip_prefix(LABEL_PREFIX) {
                 ours.push(n);
@@ -348,6 +369,11 @@ impl Reading {
     }
 
     fn message(&mut self, message: &str) {
+        self.messages += 1;
+        if self.messages > MAX_MESSAGES {
+            self.too_many = Some("messages");
+            return;
+        }
         json::members(message, |m| match m.key().as_ref() {
             "role" => match m.value {
                 "\"user\"" => self.user_messages = self.user_messages.saturating_add(1),
@@ -459,6 +485,22 @@ mod tests {
             let text: serde_json::Value = serde_json::from_slice(&error.to_body()).unwrap();
             assert_eq!(text["error"]["type"], "invalid_request_error");
         }
+    }
+
+    #[test]
+    fn what_a_body_may_have_is_bounded() {
+        let members: String = (0..MAX_MEMBERS).map(|n| format!("\"a{n}\":1,")).collect();
+        assert!(refused(format!("{{{members}\"model\":\"m\"}}").as_bytes()).message.contains("too many members"));
+        let labels: String = (0..=MAX_MEMBERS).map(|n| format!(",\"llmfo_{n}\":1")).collect();
+        let body = format!("{{\"model\":\"m\",\"metadata\":{{{}}}}}", &labels[1..]);
+        assert!(refused(body.as_bytes()).message.contains("members of `metadata`"));
+        let tools = "{\"function\":{\"name\":\"f\"}},".repeat(MAX_TOOLS + 1);
+        let body = format!("{{\"model\":\"m\",\"tools\":[{}]}}", tools.trim_end_matches(','));
+        assert!(refused(body.as_bytes()).message.contains("too many tools"));
+        let messages = "{},".repeat(MAX_MESSAGES);
+        let body = |more: &str| format!("{{\"model\":\"m\",\"messages\":[{messages}{more}]}}");
+        assert!(refused(body("{}").as_bytes()).message.contains("too many messages"));
+        parse(&format!("{{\"model\":\"m\",\"messages\":[{}]}}", messages.trim_end_matches(',')));
     }
 
     #[test]

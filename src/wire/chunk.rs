@@ -7,6 +7,12 @@ use std::ops::Range;
 use super::error::{self, ErrorObject};
 use super::{Secrets, Usage, json};
 
+/// Choices that one chunk or answer may have; the API allows `n` up to 128.
+pub const MAX_CHOICES: usize = 128;
+/// Tool calls (or fragments of them) that one choice may have. Real ones have a handful; without a bound a few megabytes of
+/// `{}` would become a few hundred of memory.
+pub const MAX_CALLS: usize = 1024;
+
 /// What one chunk says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
@@ -82,12 +88,17 @@ impl Chunk {
         };
         let mut chunk = Chunk::default();
         let mut bare = BareError::default();
+        let mut too_many = false;
         let base = text.as_ref();
         let is_object = json::members(base, |m| match m.key().as_ref() {
             "error" => chunk.error = error::from_member(m.value, secrets),
             "choices" => {
                 bare.choices = true;
                 json::elements(m.value, |value| {
+                    if chunk.choices.len() == MAX_CHOICES {
+                        too_many = true;
+                        return;
+                    }
                     let place = chunk.choices.len() as u64;
                     let (choice, error) = read_choice(value, place, if spans { base } else { "" }, secrets);
                     chunk.choices.push(choice);
@@ -109,6 +120,9 @@ impl Chunk {
             } else {
                 "the data of an event is not JSON"
             });
+        }
+        if too_many || chunk.choices.iter().any(|c| c.delta.tool_calls.len() > MAX_CALLS) {
+            return Err("one chunk has more choices or tool calls than any answer");
         }
         if chunk.error.is_none() && (bare.object_is_error || bare.detail && !bare.choices) {
             chunk.error = Some(ErrorObject::read(200, base.as_bytes(), secrets));
@@ -155,7 +169,13 @@ pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
         "audio" => delta.audio = m.value.starts_with('{') && m.value.len() > 2,
         "tool_calls" => {
             let one = |call: &str| read_call(call, base);
-            if !json::elements(m.value, |call| delta.tool_calls.push(one(call))) && m.value.starts_with('{') {
+            let is_list = json::elements(m.value, |call| {
+                // One more than there may be says that there are too many.
+                if delta.tool_calls.len() <= MAX_CALLS {
+                    delta.tool_calls.push(one(call));
+                }
+            });
+            if !is_list && m.value.starts_with('{') {
                 delta.tool_calls.push(one(m.value));
             }
         }

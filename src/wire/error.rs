@@ -12,6 +12,8 @@ use crate::units::printable;
 const MAX_WORD_CHARS: usize = 80;
 /// Longest message kept, in characters.
 const MAX_MESSAGE_CHARS: usize = 1000;
+/// Longest error body that is looked into. Real ones have a few hundred bytes.
+const MAX_BODY_BYTES: usize = 256 * 1024;
 /// A delay named in a body is at most a hint; longer ones are this long.
 const MAX_HINT: Duration = Duration::from_secs(3600);
 
@@ -38,9 +40,12 @@ impl ErrorObject {
     /// Reads an error body of any shape.
     #[must_use]
     pub fn read(status: u16, body: &[u8], secrets: &Secrets) -> ErrorObject {
-        let mut out = match serde_json::from_slice::<Value>(body) {
-            Ok(value) => from_value(&value, secrets),
-            Err(_) => ErrorObject { message: describe(body, secrets), ..ErrorObject::default() },
+        let mut out = if body.len() > MAX_BODY_BYTES {
+            too_long(body.len())
+        } else if let Ok(value) = serde_json::from_slice::<Value>(body) {
+            from_value(&value, secrets)
+        } else {
+            ErrorObject { message: describe(body, secrets), ..ErrorObject::default() }
         };
         out.status = status;
         out
@@ -65,12 +70,18 @@ pub(crate) fn from_member(value: &str, secrets: &Secrets) -> Option<ErrorObject>
     if matches!(value, "null" | "false" | "\"\"" | "{}" | "[]") {
         return None;
     }
-    let value = serde_json::from_str::<Value>(value).unwrap_or(Value::Bool(true));
-    let mut wrapped = Map::new();
-    wrapped.insert("error".to_owned(), value);
-    let mut out = from_value(&Value::Object(wrapped), secrets);
+    let mut out = if value.len() > MAX_BODY_BYTES {
+        too_long(value.len())
+    } else {
+        let value = serde_json::from_str::<Value>(value).unwrap_or(Value::Bool(true));
+        from_value(&Value::Object(Map::from_iter([("error".to_owned(), value)])), secrets)
+    };
     out.status = 200;
     Some(out)
+}
+
+fn too_long(bytes: usize) -> ErrorObject {
+    ErrorObject { message: format!("an error of {bytes} bytes, which is not looked into"), ..ErrorObject::default() }
 }
 
 fn from_value(value: &Value, secrets: &Secrets) -> ErrorObject {
@@ -260,6 +271,8 @@ mod tests {
         assert_eq!(read(520, "").message, "");
         assert_eq!(read(503, "upstream connect error\r\n").message, "upstream connect error");
         assert_eq!(read(503, &"é".repeat(5000)).message.chars().count(), 301);
+        let huge = format!("{{\"error\":[{}1]}}", "[],".repeat(100_000));
+        assert_eq!(read(500, &huge).message, "an error of 300013 bytes, which is not looked into");
         let binary = ErrorObject::read(500, b"\x1f\x8b\x08\xff\xfe", &Secrets::default());
         assert_eq!(binary.message, "a body that is not text instead of an error object");
     }

@@ -50,11 +50,11 @@ def rows_of_lab():
 def chat():
     answer = client.chat.completions.with_raw_response.create(
         model=MODEL,
-        messages=[ask("py-chat", 1, "order", "Where is my order A-1042?")],
+        messages=[ask("py-chat", 1, "order", "Where is my order ORD-100042?")],
         extra_headers=headers("py-chat", 1, "order_status"),
     )
     parsed = answer.parse()
-    assert "A-1042" in parsed.choices[0].message.content, parsed
+    assert "ORD-100042" in parsed.choices[0].message.content, parsed
     assert parsed.choices[0].finish_reason == "stop", parsed
     assert answer.headers["x-llmfo-outcome"] == "answered", dict(answer.headers)
     assert answer.headers["x-llmfo-attempts"] == "1", dict(answer.headers)
@@ -66,7 +66,7 @@ def streaming():
         model=MODEL,
         stream=True,
         stream_options={"include_usage": True},
-        messages=[ask("py-stream", 1, "order", "Where is my order A-7?")],
+        messages=[ask("py-stream", 1, "order", "Where is my order ORD-100007?")],
         extra_headers=headers("py-stream", 1, "order_status"),
     ):
         if chunk.usage:
@@ -74,12 +74,12 @@ def streaming():
         for choice in chunk.choices:
             text += choice.delta.content or ""
             finish = choice.finish_reason or finish
-    assert "A-7" in text and finish == "stop", (text, finish)
+    assert "ORD-100007" in text and finish == "stop", (text, finish)
     assert usage and usage.completion_tokens > 0, usage
 
 
 def tools():
-    messages = [ask("py-tools", 1, "ticket", "My order A-9 came broken, open a ticket.")]
+    messages = [ask("py-tools", 1, "ticket", "My order ORD-100009 came broken, open a ticket.")]
     arguments, call_id, name, finish = "", None, None, None
     for chunk in client.chat.completions.create(
         model=MODEL, stream=True, tools=[TICKET], messages=messages, extra_headers=headers("py-tools", 1, "ticket")
@@ -91,7 +91,7 @@ def tools():
                 name = call.function.name or name
                 arguments += call.function.arguments or ""
     assert finish == "tool_calls" and name == "create_ticket", (finish, name)
-    assert json.loads(arguments)["order_id"] == "A-9", arguments
+    assert json.loads(arguments)["order_id"] == "ORD-100009", arguments
     messages += [
         {
             "role": "assistant",
@@ -123,7 +123,7 @@ def disconnect():
     stream = client.chat.completions.create(
         model=MODEL,
         stream=True,
-        messages=[ask("py-gone", 1, "long", "Tell me everything about order A-1.")],
+        messages=[ask("py-gone", 1, "long", "Tell me everything about order ORD-100001.")],
         extra_headers=headers("py-gone", 1, "order_status"),
     )
     for number, _ in enumerate(stream):

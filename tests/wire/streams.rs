@@ -333,6 +333,22 @@ fn what_is_held_is_bounded() {
 }
 
 #[test]
+fn a_few_bytes_never_become_much_memory() {
+    let many = |n: usize| vec!["{}"; n].join(",");
+    for data in [
+        format!("{{\"choices\":[{}]}}", many(129)),
+        format!("{{\"choices\":[{{\"delta\":{{\"tool_calls\":[{}]}}}}]}}", many(1025)),
+    ] {
+        let played = play_clean(&[format!("data: {data}\n\n")]);
+        assert!(matches!(played.fault(), StreamFault::Malformed(_)), "{:?}", played.done);
+    }
+    let calls: Vec<String> = (0..=1024).map(|n| call(n, &format!("id{n}"), "f", "{}")).collect();
+    assert!(matches!(play_clean(&calls).fault(), StreamFault::Malformed(_)));
+    let choices: Vec<String> = (0..=128).map(|n| chunk_of(n, json!({"content":"x"}), None)).collect();
+    assert!(matches!(play_clean(&choices).fault(), StreamFault::Malformed(_)));
+}
+
+#[test]
 fn stray_lines_between_events_are_an_anomaly() {
     let pieces = [content("a"), "hello there\n\n".to_owned(), finish("stop"), done()];
     let played = play_clean(&pieces);

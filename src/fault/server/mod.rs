@@ -12,6 +12,7 @@ pub mod lease;
 pub mod listener;
 pub mod live;
 pub mod proxy;
+pub mod syn_sent;
 pub mod table;
 pub mod waiting;
 

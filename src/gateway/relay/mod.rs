@@ -56,7 +56,7 @@ async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: A
         Ok(taken) => taken,
         Err(Some(refusal)) => {
             tracing::info!(request = id, status = refusal.status().as_u16(), "request refused while it was read");
-            return early(app, "none", "bad_request", refusal);
+            return early(app, "none", "bad_request", *refusal);
         }
         Err(None) => return early(app, "none", "client_gone", refuse(StatusCode::BAD_REQUEST, "", "", "")),
     };
@@ -66,7 +66,7 @@ async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: A
     };
     let labels = match intake::labels(&headers, &chat) {
         Ok(labels) => labels,
-        Err(refusal) => return early(app, "none", "bad_request", refusal),
+        Err(refusal) => return early(app, "none", "bad_request", *refusal),
     };
     let asked = labels.route.as_deref().unwrap_or(&chat.model);
     let Some(route) = app.policy.route_named(asked).cloned() else {

@@ -2,7 +2,7 @@
 
 use super::sentence::Sentence;
 use super::{Anomaly, StreamFault, StreamSettings};
-use crate::wire::chunk::Choice;
+use crate::wire::chunk::{Choice, MAX_CALLS};
 use crate::wire::rewrite::Splice;
 use crate::wire::toolcall::Calls;
 
@@ -115,6 +115,9 @@ impl ChoiceState {
             }
             if self.calls.bytes() > settings.hold_limit_bytes {
                 return Err(StreamFault::TooLarge);
+            }
+            if self.calls.calls().len() > MAX_CALLS {
+                return Err(StreamFault::Malformed(format!("more than {MAX_CALLS} tool calls")));
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use self::choice::{ChoiceState, Seen};
 pub use self::inlet::StreamInlet;
 pub use self::types::{Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings};
-use super::chunk::{Choice, Chunk};
+use super::chunk::{Choice, Chunk, MAX_CHOICES};
 use super::error::{self, ErrorObject};
 use super::sse::{SseError, SseEvent, SseKind};
 use super::{Secrets, Usage, rewrite};
@@ -31,8 +31,6 @@ pub const HOLD_LIMIT_BYTES: usize = 2 * super::sse::MAX_EVENT_BYTES;
 const EVENT_OVERHEAD_BYTES: usize = 96;
 /// Text that has no sentence end is not held longer than this.
 const SENTENCE_WAIT: Duration = Duration::from_secs(1);
-/// Choices followed in one stream; the API allows `n` up to 128.
-const MAX_CHOICES: usize = 128;
 
 /// An event on its way to the client.
 #[derive(Debug)]
