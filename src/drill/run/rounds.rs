@@ -151,7 +151,7 @@ impl Run<'_> {
             self.wait_since(&phase("outage", round), began, round.outage, step, stage, tell).await;
             waited = began.elapsed();
             if let Some(wanted) = until_cut
-                && self.streams_cut(ground, since).await >= wanted
+                && self.streams_cut(ground, place, since).await >= wanted
             {
                 break;
             }
@@ -171,12 +171,15 @@ impl Run<'_> {
         self.evidence.stand_ins_healthy = healthy && (place == 0 || self.evidence.stand_ins_healthy);
     }
 
-    /// Streams of a broken provider whose peer has left since then.
-    async fn streams_cut(&self, ground: &Ground, since_ms: f64) -> u32 {
+    /// Streams of broken providers that were cut since then.
+    async fn streams_cut(&self, ground: &Ground, place: usize, since_ms: f64) -> u32 {
         let mut n = 0;
         for name in &ground.plan.broken {
             let Ok((rows, _)) = ground.lab.provider_log(name).await else { continue };
-            let cut = |r: &&ProviderRow| r.stream && !r.probe && r.cancelled && r.arrived_ms >= since_ms;
+            let own = |f: &&FaultSpan| f.provider.as_deref() == Some(name);
+            let events = self.evidence.windows[place].faults.iter().find(own).and_then(|f| f.cut_events);
+            let beyond = |r: &ProviderRow| events.is_some_and(|n| r.events_sent > n);
+            let cut = |r: &&ProviderRow| r.stream && !r.probe && r.arrived_ms >= since_ms && (r.cancelled || beyond(r));
             n += rows.iter().filter(cut).count();
         }
         u32::try_from(n).unwrap_or(u32::MAX)
