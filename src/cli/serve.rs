@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::{Gateway, Settings};
 use crate::policy::Policy;
-use crate::telemetry::JournalSettings;
+use crate::telemetry::{JournalSettings, log};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +83,7 @@ const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
-    logs(global, args.format);
+    let logs = logs(global, args.format);
     for line in &policy.not_enforced {
         if !global.quiet {
             global.term.err(&format!("not enforced yet: {line}"));
@@ -112,6 +112,9 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let exit = runtime.block_on(serve(global, &args, &chosen, settings));
     // Whatever is still open belongs to clients that were told, or to a second signal.
     runtime.shutdown_timeout(Duration::from_millis(100));
+    if let Some((queue, writer)) = logs {
+        queue.finish(&writer, Duration::from_secs(1));
+    }
     exit
 }
 
@@ -210,17 +213,20 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
     }
 }
 
-/// Logs go to standard error: as JSON for machines, in plain lines for people. `RUST_LOG` chooses what.
-fn logs(global: &Global, format: Format) {
+/// Logs go to standard error, by way of a queue: as JSON for machines, in plain lines for people. `RUST_LOG` chooses what.
+fn logs(global: &Global, format: Format) -> Option<(log::LogQueue, log::LogWriter)> {
     use tracing_subscriber::EnvFilter;
     let level = if global.quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter);
-    // A second subscriber in one process (tests) is refused; the first one stays.
+    let (queue, writer) = log::start(std::io::stderr()).ok()?;
+    let lines = queue.clone();
+    let builder = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_env_filter(filter);
+    // A second subscriber in one process is refused; the first one stays.
     let _ = match format {
         Format::Json => builder.json().flatten_event(true).try_init(),
         Format::Human => builder.with_ansi(global.term.err_color).with_target(false).try_init(),
     };
+    Some((queue, writer))
 }
 
 fn seed_from_clock() -> u64 {

@@ -261,6 +261,15 @@ impl Watcher for App {
 
     fn done(&self, meta: &Meta, record: DecisionRecord) {
         self.count(&record);
+        tracing::info!(
+            request = %meta.request,
+            route = %record.route,
+            outcome = outcome_name(record.outcome),
+            target = record.target.as_deref().unwrap_or("-"),
+            dials = record.attempts.len(),
+            total_ms = record.total_ms,
+            "request over"
+        );
         let value = serde_json::to_value(&record).unwrap_or_default();
         let kept = serde_json::json!({
             "request": meta.request,

@@ -29,7 +29,8 @@ use super::http::Answer;
 pub struct ListenerLimits {
     /// Connections at one moment; more are told to come back and closed.
     pub connections_max: usize,
-    /// Time for the head of a request.
+    /// Time for the head of a request; also how long an idle connection is kept. Longer than client libraries keep theirs
+    /// (Go's default is 90 s), so that it is the client who closes and no request runs into a closing connection.
     pub head: Duration,
     /// A client that takes nothing of what is written to it for so long is given up.
     pub write_stall: Duration,
@@ -41,7 +42,7 @@ impl Default for ListenerLimits {
     fn default() -> ListenerLimits {
         ListenerLimits {
             connections_max: 8192,
-            head: Duration::from_secs(15),
+            head: Duration::from_secs(100),
             write_stall: Duration::from_secs(30),
             buffer_bytes: 128 * 1024,
         }

@@ -1,6 +1,7 @@
 //! The targets of a policy, ready to be dialled: clients, secrets, and what is known about them at first hand.
 
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ pub struct Dialable {
     pub client: Client,
     /// What was seen of it.
     pub evidence: Evidence,
+    /// By which name it knows the output limit of a probe (see [`super::probe`]).
+    pub probe_limit: AtomicUsize,
 }
 
 /// All targets of a policy.
@@ -53,7 +56,12 @@ impl Targets {
             }
             let tls = endpoint.tls.then(|| tls.clone()).flatten();
             let client = Client::new(endpoint, secret.as_ref(), tls, PoolLimits::default()).map_err(named)?;
-            all.push(Dialable { target: Arc::clone(target), client, evidence: Evidence::default() });
+            all.push(Dialable {
+                target: Arc::clone(target),
+                client,
+                evidence: Evidence::default(),
+                probe_limit: AtomicUsize::new(0),
+            });
         }
         Ok(Targets { all, secrets: Secrets::new(values) })
     }

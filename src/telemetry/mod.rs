@@ -2,6 +2,7 @@
 //! can fail or slow traffic: metrics are counters in memory, and the journal drops lines (and counts them) rather than wait.
 
 pub mod journal;
+pub mod log;
 pub mod metrics;
 
 pub use journal::{Journal, JournalSettings};

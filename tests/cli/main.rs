@@ -3,4 +3,6 @@
 mod house;
 #[cfg(test)]
 mod serve;
+#[cfg(test)]
+mod serve_tls;
 mod validate;

@@ -264,3 +264,39 @@ fn one_keep_alive_connection_serves_many_requests() {
     // One that only looked whether the target is there, and one or two that did the work.
     assert!(a.connections() <= 3, "{}", a.connections());
 }
+
+#[test]
+fn after_its_expiry_a_policy_answers_listed_intents_without_tools_and_hands_the_rest_off() {
+    let a = Mock::start(good("alpha"));
+    let change = Change::default();
+    let yaml = policy(&[("a", a.address)], &change).replace(
+        "expires: 2100-01-01T00:00:00Z\n",
+        "expires: 2020-01-01T00:00:00Z\non_expired: { intents: [shipping] }\n",
+    );
+    let rig = Rig::of(&yaml, change);
+    let asked = r#"{"model":"chat","tools":[{"type":"function","function":{"name":"get_order"}}],"tool_choice":"auto","messages":[{"role":"user","content":"hi"}]}"#;
+    let got = chat(rig.listen, asked, &[("x-llmfo-intent", "shipping")]);
+    assert_eq!(got.status, 200, "{}", got.text());
+    let sent = a.seen()[0].json();
+    assert!(sent.get("tools").is_none() && sent.get("tool_choice").is_none(), "{sent}");
+    for intent in [&[("x-llmfo-intent", "refund")][..], &[]] {
+        let got = chat(rig.listen, asked, intent);
+        assert_eq!((got.status, got.header("x-llmfo-outcome")), (503, Some("handoff")), "{}", got.text());
+    }
+    assert_eq!(a.asked(), 1);
+}
+
+#[test]
+fn connect_to_changes_only_where_it_dials() {
+    let a = Mock::start(good("alpha"));
+    let change = Change::default();
+    let yaml = policy(&[("a", a.address)], &change).replace(
+        &format!("base_url: http://{}/v1", a.address),
+        &format!("base_url: http://models.example:8000/base/v1/\n    connect_to: {}", a.address),
+    );
+    let rig = Rig::of(&yaml, change);
+    assert_eq!(rig.stream().content(), "alpha one two");
+    let seen = &a.seen()[0];
+    assert_eq!(seen.header("host"), Some("models.example:8000"));
+    assert!(seen.head.starts_with("post /base/v1/chat/completions http/1.1"), "{}", seen.head);
+}

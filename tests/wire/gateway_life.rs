@@ -308,3 +308,27 @@ fn stopping_cuts_what_does_not_end_with_an_error_event() {
     assert_eq!(error["error"]["code"], "shutting_down", "{}", got.text());
     assert!(!got.done());
 }
+
+#[test]
+fn a_probe_finds_the_name_of_the_output_limit_by_itself() {
+    let down = Arc::new(AtomicBool::new(true));
+    let still = Arc::clone(&down);
+    let a = Mock::start(move |seen, w| {
+        if still.load(Ordering::SeqCst) {
+            return mock::status("500 Down", "{}")(seen, w);
+        }
+        if seen.json()["max_tokens"].is_number() {
+            let error = r#"{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.","type":"invalid_request_error","param":"max_tokens","code":"unsupported_parameter"}}"#;
+            return mock::status("400 Bad Request", error)(seen, w);
+        }
+        good("alpha")(seen, w)
+    });
+    let change = Change { breaker: "{ consecutive_failures: 1, base_cooldown_s: 0.2 }", ..Change::default() };
+    let rig = Rig::with(&[("a", a.address)], change);
+    assert_eq!(rig.stream().status, 503);
+    down.store(false, Ordering::SeqCst);
+    rig.eventually("the breaker to close", || (rig.target("a")["state"] == "serving").then_some(()));
+    let refused = a.seen().iter().filter(|s| is_probe(s) && s.json()["max_tokens"].is_number()).count();
+    assert!(refused <= 2, "it is remembered: {refused}");
+    assert_eq!(rig.stream().content(), "alpha one two");
+}

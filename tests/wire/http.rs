@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,6 @@ impl Response {
 pub struct Reading {
     stream: TcpStream,
     got: Vec<u8>,
-    pub sent_at: Instant,
 }
 
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -73,10 +72,9 @@ pub fn send(to: SocketAddr, bytes: &[u8]) -> Reading {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let sent_at = Instant::now();
     // The peer may answer and close before all is sent.
     let _ = stream.write_all(bytes);
-    Reading { stream, got: Vec::new(), sent_at }
+    Reading { stream, got: Vec::new() }
 }
 
 /// A POST of JSON to the chat endpoint.

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 pub struct Seen {
     /// Which request of this provider, from 0.
     pub nth: usize,
-    /// Which connection, from 0.
-    pub connection: usize,
     /// Request line and headers, lower case.
     pub head: String,
     /// Body.
@@ -79,12 +77,8 @@ impl Mock {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let shared = Arc::clone(&for_accept);
-                let connection = {
-                    let mut state = shared.state.lock().unwrap();
-                    state.connections += 1;
-                    state.connections - 1
-                };
-                std::thread::spawn(move || serve(stream.unwrap(), connection, &shared));
+                shared.state.lock().unwrap().connections += 1;
+                std::thread::spawn(move || serve(stream.unwrap(), &shared));
             }
         });
         Mock { address, shared }
@@ -136,13 +130,13 @@ pub fn is_probe(seen: &Seen) -> bool {
     String::from_utf8_lossy(&seen.body).contains("Reply with the single word")
 }
 
-fn serve(stream: TcpStream, connection: usize, shared: &Arc<Shared>) {
+fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     stream.set_nodelay(true).unwrap();
     let mut wire = Wire { stream, log: Arc::clone(shared) };
     while let Some((head, body)) = read_request(&mut wire.stream) {
         let seen = {
             let mut state = shared.state.lock().unwrap();
-            let seen = Seen { nth: state.seen.len(), connection, head, body };
+            let seen = Seen { nth: state.seen.len(), head, body };
             state.seen.push(seen.clone());
             state.open_now += 1;
             shared.changed.notify_all();

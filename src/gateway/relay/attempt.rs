@@ -281,15 +281,21 @@ impl Attempt {
         }
     }
 
-    fn call(&self) -> Call {
-        let mut headers = self.plan.headers.clone();
+    /// The call. The body leaves with it: it is not needed again and may be large.
+    fn call(&mut self) -> Call {
+        let mut headers = std::mem::take(&mut self.plan.headers);
         let streamed = self.plan.stream.is_some();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let accept = if streamed { "text/event-stream" } else { "application/json" };
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         // What is relayed byte for byte must be readable.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        Call { method: Method::POST, path: "/chat/completions".to_owned(), headers, body: self.plan.body.clone() }
+        Call {
+            method: Method::POST,
+            path: "/chat/completions".to_owned(),
+            headers,
+            body: std::mem::take(&mut self.plan.body),
+        }
     }
 
     fn head(&mut self, reply: Reply) {
