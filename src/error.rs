@@ -26,9 +26,20 @@ impl Expected {
         Expected::new(Exit::Usage, what, hint)
     }
 
+    /// Nothing matched what was asked for (exit 4).
+    pub fn nothing(what: impl Into<String>, hint: impl Into<String>) -> Expected {
+        Expected::new(Exit::Nothing, what, hint)
+    }
+
     /// Something may still be broken (exit 6).
     pub fn dirty(what: impl Into<String>, hint: impl Into<String>) -> Expected {
         Expected::new(Exit::Dirty, what, hint)
+    }
+
+    /// The same error, and something may still be broken.
+    #[must_use]
+    pub fn and_dirty(self) -> Expected {
+        Expected { exit: self.exit.and(Exit::Dirty), ..self }
     }
 
     /// It could not run (exit 3).

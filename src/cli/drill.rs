@@ -7,12 +7,13 @@ use serde_json::json;
 
 use super::Global;
 use crate::diag;
+use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
 use crate::drill::report::{Table, again, cut_table, phase_table, promise_table, rto_line, summary};
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
-use crate::drill::verdict::{Cleanup, Weight};
+use crate::drill::verdict::{Cleanup, Verdict, Weight};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::spec::drill::{DrillFile, See};
@@ -248,7 +249,7 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
         }
         Format::Human => global.term.out(&human(global, &done, &options.report)),
     }
-    Ok(done.exit)
+    Ok(exit_of(&done.evidence, done.judgement.verdict, done.facts.cleanup))
 }
 
 /// `reports/region-outage-20261130-093012`
@@ -317,4 +318,43 @@ fn clean(global: &Global) -> Result<Exit> {
         global.term.out(line);
     }
     Ok(if healing.cleanup == Cleanup::Dirty { Exit::Dirty } else { Exit::Good })
+}
+
+fn exit_of(evidence: &Evidence, verdict: Verdict, cleanup: Cleanup) -> Exit {
+    let mut exit = match verdict {
+        Verdict::Pass => Exit::Good,
+        Verdict::Fail => Exit::Verdict,
+        Verdict::Invalid | Verdict::Aborted => Exit::Inconclusive,
+    };
+    match evidence.aborted.as_ref().map(|a| a.by.as_str()) {
+        Some("interrupted") => exit = exit.and(Exit::Interrupted),
+        Some("terminated") => exit = exit.and(Exit::Terminated),
+        _ => {}
+    }
+    if cleanup == Cleanup::Dirty {
+        exit = exit.and(Exit::Dirty);
+    }
+    exit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drill::evidence::Aborted;
+
+    #[test]
+    fn exit_codes_follow_their_rank() {
+        let with = |by: Option<&str>| Evidence {
+            aborted: by.map(|b| Aborted { by: b.into(), text: String::new() }),
+            ..Evidence::default()
+        };
+        assert_eq!(exit_of(&with(None), Verdict::Pass, Cleanup::Clean), Exit::Good);
+        assert_eq!(exit_of(&with(None), Verdict::Fail, Cleanup::Recreated), Exit::Verdict);
+        assert_eq!(exit_of(&with(None), Verdict::Invalid, Cleanup::Clean), Exit::Inconclusive);
+        assert_eq!(exit_of(&with(Some("max_duration")), Verdict::Aborted, Cleanup::Clean), Exit::Inconclusive);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Clean), Exit::Interrupted);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Fail, Cleanup::Clean), Exit::Interrupted);
+        assert_eq!(exit_of(&with(Some("terminated")), Verdict::Aborted, Cleanup::Clean), Exit::Terminated);
+        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Dirty), Exit::Dirty);
+    }
 }

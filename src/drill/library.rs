@@ -5,7 +5,6 @@ use std::path::Path;
 use crate::assets::{self, Asset};
 use crate::diag::{Diagnostic, Source};
 use crate::error::{Expected, Result};
-use crate::exit::Exit;
 use crate::spec::document::{Limits, too_long};
 use crate::spec::drill::{DrillFile, read};
 use crate::spec::names::nearest;
@@ -39,7 +38,7 @@ pub fn find(name: &str) -> Result<Found> {
         let known: Vec<&str> = built_in().map(Asset::name).collect();
         let near = nearest(name, known.iter().copied()).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
         let hint = format!("{near}there are: {}; a file is given by its path", known.join(", "));
-        return Err(Expected::new(Exit::Nothing, format!("there is no drill {shown}"), hint));
+        return Err(Expected::nothing(format!("there is no drill {shown}"), hint));
     }
     let unreadable = |why: String| Expected::usage(format!("{shown}: {why}"), "give the path of a drill file");
     let bytes = std::fs::metadata(Path::new(name)).map_err(|e| unreadable(e.to_string()))?.len();
@@ -69,6 +68,7 @@ pub fn parse(found: &Found) -> Parsed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Exit;
 
     #[test]
     fn the_built_in_drills_are_good_and_named_as_their_files() {

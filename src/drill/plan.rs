@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::evidence::{Declared, Needs};
 use crate::error::{Expected, Result};
-use crate::exit::Exit;
 use crate::lab::topology::Topology;
 use crate::policy::{Policy, Route};
 use crate::spec::drill::{self as file, CutHow, DrillFile, Existing, See};
@@ -101,6 +100,8 @@ pub struct PlannedRound {
     pub outage: Duration,
     /// The outage ends early once so many streams were cut.
     pub until_cut: Option<u32>,
+    /// Customers pause until nothing is under way before the faults are set.
+    pub quiet_first: bool,
     /// Limit of the recovery.
     pub recovery: Duration,
     /// Least time of it.
@@ -208,11 +209,7 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
         ));
     }
     let nothing = |what: String, known: Vec<String>| {
-        Expected::new(
-            Exit::Nothing,
-            format!("drill {}: {what}", drill.name),
-            format!("there are: {}", known.join(", ")),
-        )
+        Expected::nothing(format!("drill {}: {what}", drill.name), format!("there are: {}", known.join(", ")))
     };
     let Some(route) = policy.route_named(&drill.route) else {
         let known = policy.routes.iter().map(|r| r.name.clone()).collect();
@@ -246,6 +243,7 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
             faults,
             outage: round.outage_ms.duration(),
             until_cut: round.until_cut.map(|n| n.0),
+            quiet_first: round.quiet_first,
             recovery: round.recovery_ms.duration(),
             recovery_min: round.recovery_min_ms.duration(),
         });
@@ -317,8 +315,7 @@ fn declared(
     };
     let Some(tier) = route.tiers.iter().find(|t| in_tier(broken, t)) else {
         let known: Vec<String> = policy.targets.iter().map(|t| t.name.clone()).collect();
-        return Err(Expected::new(
-            Exit::Nothing,
+        return Err(Expected::nothing(
             format!("drill {name}: route {} never uses {}", route.name, broken.join(", ")),
             format!("targets of the policy: {}", known.join(", ")),
         ));
@@ -379,125 +376,5 @@ fn scaling(policy: &Policy, route: &Route) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::drill::library::{find, parse};
-    use crate::lab::topology::{DependencyAt, EntryAt, ProviderAt, TicketsAt};
-
-    fn topology() -> Topology {
-        let url = |n: u16| format!("http://127.0.0.1:{n}");
-        let mut t = Topology {
-            format: 1,
-            dir: "/tmp/x".into(),
-            policy: "/tmp/x/lab.yaml".into(),
-            toxiproxy: url(1),
-            embedded: true,
-            regions: vec!["region-1".into(), "region-2".into()],
-            providers: vec![],
-            dependencies: vec![],
-            tickets: TicketsAt { url: url(2) },
-            entries: vec![],
-        };
-        for (region, name) in [("region-1", "local-a"), ("region-2", "local-b")] {
-            let proxy = |what: &str| format!("{region}.{what}");
-            t.providers.push(ProviderAt {
-                name: name.into(),
-                region: region.into(),
-                proxy: proxy(name),
-                proxied_url: url(3),
-                direct_url: url(4),
-            });
-            for role in ["policy_store", "secrets_store", "history_store", "telemetry"] {
-                t.dependencies.push(DependencyAt {
-                    role: role.into(),
-                    region: region.into(),
-                    proxy: proxy(role),
-                    proxied_url: url(5),
-                    direct_url: url(6),
-                });
-            }
-            t.entries.push(EntryAt {
-                name: region.into(),
-                region: region.into(),
-                proxy: format!("entry.{region}"),
-                url: url(7),
-                listen: "127.0.0.1:8".into(),
-                admin: "127.0.0.1:9".into(),
-            });
-        }
-        t
-    }
-
-    fn policy() -> Policy {
-        crate::policy::load("lab.yaml", crate::assets::LAB_POLICY.as_bytes()).0.unwrap()
-    }
-
-    fn drill(name: &str) -> DrillFile {
-        parse(&find(name).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn region_outage_breaks_all_of_region_1_but_its_entry() {
-        let plan = compile(&drill("region-outage"), &topology(), &policy(), None).unwrap();
-        let broken: Vec<&str> = plan.rounds[0].faults.iter().map(|f| f.path.proxy.as_str()).collect();
-        assert_eq!(
-            broken,
-            [
-                "region-1.local-a",
-                "region-1.policy_store",
-                "region-1.secrets_store",
-                "region-1.history_store",
-                "region-1.telemetry"
-            ]
-        );
-        assert_eq!(plan.rounds[0].faults[0].words(), "connect_timeout, open connections silent");
-        assert_eq!(
-            (plan.broken.as_slice(), plan.stand_ins.as_slice()),
-            (&["local-a".to_string()][..], &["local-b".to_string()][..])
-        );
-        // From policies/lab.yaml.
-        let d = &plan.declared;
-        assert_eq!((d.deadline_ms, d.connect_limit_ms, d.first_token_limit_ms), (4000.0, 200.0, 600.0));
-        assert_eq!((d.recovery_ms, d.queue_max, d.max_attempts, d.breaker_failures), (Some(4000.0), Some(16), 3, 3));
-        assert_eq!(d.key_arguments, ["operation_id"]);
-        assert!(
-            d.scaling[0].contains("first cooldown: 500 ms here, 5 s by default (10 times shorter)"),
-            "{:?}",
-            d.scaling
-        );
-        let variant = compile(&drill("region-outage-gateway"), &topology(), &policy(), None).unwrap();
-        assert_eq!(variant.rounds[0].faults[0].path.proxy, "entry.region-1");
-    }
-
-    #[test]
-    fn see_overrides_what_is_seen_of_providers_alone() {
-        let plan = compile(&drill("region-outage"), &topology(), &policy(), Some(See::Refused)).unwrap();
-        let seen: Vec<See> = plan.rounds[0].faults.iter().map(|f| f.see).collect();
-        assert_eq!(seen[0], See::Refused);
-        assert_eq!(plan.rounds[0].faults[0].existing, Existing::Closed);
-        assert_eq!(seen[1], See::ConnectTimeout);
-    }
-
-    #[test]
-    fn names_that_are_not_there_are_found_before_anything_is_broken() {
-        let mut d = drill("region-outage");
-        d.rounds[0].faults[0].select.region = "region-9".into();
-        let e = compile(&d, &topology(), &policy(), None).unwrap_err();
-        assert_eq!(e.exit, Exit::Nothing);
-        let mut d = drill("region-outage");
-        d.rounds[0].faults[1].select.roles = vec!["policy_stor".into()];
-        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Nothing);
-        let mut d = drill("region-outage");
-        d.route = "support-caht".into();
-        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Nothing);
-        // A drill that asks for less than the route promises, and one that leaves nobody to stand in.
-        let mut d = drill("region-outage");
-        d.declare.recovery_ms = Some(crate::spec::numbers::Ms(9000));
-        assert_eq!(compile(&d, &topology(), &policy(), None).unwrap_err().exit, Exit::Usage);
-        let mut d = drill("region-outage");
-        let mut second = d.rounds[0].faults[0].clone();
-        second.select.region = "region-2".into();
-        d.rounds[0].faults.push(second);
-        assert!(compile(&d, &topology(), &policy(), None).unwrap_err().what.contains("nobody can stand in"));
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -143,11 +143,13 @@ impl Claim {
     /// The lab that wrote it is gone.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        let alive = i32::try_from(self.pid).ok().and_then(Pid::from_raw).is_some_and(|pid| {
-            // A process of somebody else answers "not permitted": it lives.
-            test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
-        });
-        !alive || (self.started.is_some() && start_ticks(self.pid) != self.started)
+        if let Some(started) = self.started {
+            // Also dead: a process that was killed and whose parent has not asked for its end yet.
+            return start_ticks(self.pid) != Some(started);
+        }
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        // A process of somebody else answers "not permitted": it lives.
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
     }
 
     /// This proxy, exactly as it stands, was made by the lab that wrote the claim.
@@ -166,10 +168,15 @@ fn claim_path(toxiproxy: &str) -> Option<PathBuf> {
     Some(state.join("llmfo").join(format!("lab-{name}.json")))
 }
 
+/// When a living process was started; `None` for one that is gone, or gone but for its entry (states Z and X).
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold spaces; what follows the last one begins with field 3.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The name in parentheses may hold spaces; what follows the last one begins with field 3, the state.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -193,6 +200,8 @@ mod tests {
         let mine = Claim::ours(vec![("a".into(), "l".into(), "u".into())]);
         assert!(!mine.is_dead());
         assert!(Claim { started: mine.started.map(|s| s + 1), ..mine.clone() }.is_dead());
+        assert!(mine.started.is_some());
+        assert!(Claim { pid: 0, started: None, ..mine.clone() }.is_dead());
         assert!(mine.holds("a", "l", "u") && !mine.holds("a", "l", "other"));
     }
 }

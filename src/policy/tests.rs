@@ -54,7 +54,7 @@ fn the_lab_policy_loads_with_the_times_the_lab_is_built_for() {
     assert!(found.is_empty(), "{found:#?}");
     let p = policy.unwrap();
     let r = p.route_named("support-chat").unwrap();
-    assert_eq!((r.deadline, r.reserve, r.max_attempts), (Duration::from_secs(4), Duration::from_millis(300), 3));
+    assert_eq!((r.deadline, r.reserve, r.max_attempts), (Duration::from_secs(5), Duration::from_millis(300), 3));
     assert_eq!(r.tiers[0].targets, [TargetId(0), TargetId(1)]);
     assert_eq!(p.breaker.base_cooldown, Duration::from_millis(500));
 }

@@ -160,6 +160,10 @@ pub struct Round {
     /// The outage ends early once this many streams were cut.
     #[serde(default)]
     pub until_cut: Option<Count>,
+    /// Customers pause until nothing is under way, then the faults are set, then customers go on: every answer meets them
+    /// from its beginning.
+    #[serde(default)]
+    pub quiet_first: bool,
 }
 
 /// One fault on the paths that a selector names.

@@ -17,7 +17,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>], right: &[&str], width: Option<
     t.load_style(STYLE)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(width.unwrap_or(DEFAULT_WIDTH).max(LEAST_WIDTH))
-        .set_header(head.iter().map(|h| Cell::new(h)));
+        .set_header(head.iter().map(Cell::new));
     for row in rows {
         t.add_row(row.iter().map(|c| Cell::new(crate::units::printable(c, 400))));
     }

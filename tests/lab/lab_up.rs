@@ -348,10 +348,13 @@ async fn a_fault_server_outside_is_left_as_it_was_found() {
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains("already has a proxy named") && said.contains("next:"), "{said}");
     assert_eq!(names().await.len(), 13);
-    // Killed, it leaves its proxies; the next lab knows them for what they are.
+    // Killed, it leaves its proxies; the next lab knows them for what they are, even while the killed one is a zombie.
     first.child.kill().unwrap();
-    first.child.wait().unwrap();
     assert_eq!(names().await.len(), 13);
+    let stat = format!("/proc/{}/stat", first.child.id());
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     let mut third = up_with(&args, Some(state.path()));
     third.say("local-b", Kind::Order, true).await;
     third.signal(rustix::process::Signal::TERM);

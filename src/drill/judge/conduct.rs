@@ -41,9 +41,10 @@ pub(super) fn check(case: &mut Case<'_>) {
         if r.ended_ms < first {
             continue;
         }
-        let window = ev.windows.iter().rev().find(|w| w.injected_ms <= r.ended_ms);
+        let window = ev.windows.iter().rev().find(|w| w.injecting_ms <= r.ended_ms);
         let entry_broken = window.is_some_and(|w| w.breaks_entry(&r.entry));
-        let waited = r.committed_ms.unwrap_or(r.ended_ms) - case.from_ms[i];
+        // The limit is promised for each request: one that the client repeats elsewhere begins anew.
+        let waited = r.committed_ms.unwrap_or(r.ended_ms) - r.started_ms;
         let late = match r.committed_ms {
             Some(_) => waited > ev.declared.deadline_ms,
             None => waited >= ev.declared.deadline_ms,
@@ -194,7 +195,7 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
 pub(super) fn intents(case: &Case<'_>) -> BTreeMap<String, (usize, usize)> {
     let mut out: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for (i, r) in case.counted().filter(|(_, r)| r.end == End::Complete) {
-        if !case.author(i).is_some_and(|p| !case.is_broken(&p.provider)) {
+        if case.author(i).is_none_or(|p| case.is_broken(&p.provider)) {
             continue;
         }
         let (bad, all) = out.entry(r.intent.clone()).or_default();

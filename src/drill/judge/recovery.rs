@@ -32,7 +32,7 @@ pub struct RoundRecovery {
     pub turns: usize,
     /// Recovery time.
     pub rto: Rto,
-    /// Its parts, as the gateway saw the first turn that the primary did not answer.
+    /// Its parts, as the gateway saw the answer that ended it.
     pub parts: Option<GatewayTimings>,
     /// Restore read back until the useful text of the first useful answer of the primary.
     pub failback_ms: Option<f64>,
@@ -86,7 +86,7 @@ pub(super) fn turn_facts(case: &Case<'_>) -> Vec<TurnFacts> {
             };
             let in_time = |i: &usize| {
                 let r = &case.ev.requests[*i];
-                r.committed_ms.is_some_and(|at| at - case.from_ms[*i] <= case.ev.declared.deadline_ms)
+                r.committed_ms.is_some_and(|at| at - r.started_ms <= case.ev.declared.deadline_ms)
             };
             let kept = |i: &usize| case.ev.requests[*i].violations.is_empty();
             let by_primary = |i: &usize| case.author(*i).is_some_and(|p| case.is_broken(&p.provider));
@@ -153,7 +153,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Recovery {
 fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery {
     let found = rto(facts, window.injected_ms, window.until_ms);
     let parts = match found {
-        Rto::Recovered { first_missed, .. } => parts(case, first_missed),
+        Rto::Recovered { to_ms, first_useful, .. } => parts(case, first_useful, to_ms, found.total_ms().unwrap_or(0.0)),
         _ => None,
     };
     let after = |t: &&TurnFacts| t.started_ms >= window.restored_ms && t.started_ms < window.until_ms;
@@ -168,12 +168,14 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
     }
 }
 
-/// The parts of the recovery time: the decision record of the first request of that turn that needed another attempt.
-fn parts(case: &Case<'_>, turn: usize) -> Option<GatewayTimings> {
+/// The parts of the recovery time: decision, dial and generation of the attempt that gave the useful text, as its gateway
+/// saw them; everything before them is detection, earlier requests that did not recover included. The parts add up.
+fn parts(case: &Case<'_>, turn: usize, to_ms: f64, total: f64) -> Option<GatewayTimings> {
     let rows = &case.trace.turns[turn].rows;
-    let decisions: Vec<_> = rows.iter().filter_map(|i| case.ev.decision(&case.ev.requests[*i])).collect();
-    let failed_over = decisions.iter().find(|d| d.record.attempts.len() > 1);
-    failed_over.or(decisions.first()).map(|d| d.record.timings)
+    let useful = rows.iter().map(|i| &case.ev.requests[*i]).find(|r| r.useful_text_ms == Some(to_ms))?;
+    let seen = case.ev.decision(useful)?.record.timings;
+    let detection_ms = (total - seen.decision_ms - seen.dial_ms - seen.first_token_ms).max(0.0);
+    Some(GatewayTimings { detection_ms, ..seen })
 }
 
 /// Requests that started after the injection and, as the gateway saw, dialled the broken provider first and were then

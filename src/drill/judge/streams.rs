@@ -99,19 +99,27 @@ fn point_of(row: &ProviderRow, window: &Window, delivered: Delivered) -> CutPoin
     }
 }
 
-/// True if this answer was under way when the path broke, or was cut by the fault.
-fn was_cut(row: &ProviderRow, window: &Window) -> bool {
-    let ended = row.ended_ms.unwrap_or(f64::INFINITY);
-    let in_flight = row.arrived_ms < window.injected_ms && ended >= window.injected_ms && window.dead();
-    let cut_inside = window.holds(row.arrived_ms) && !window.dead() && !row.completed;
-    row.stream && !row.probe && (in_flight || cut_inside)
+/// True if this answer was under way when the path broke, or was cut by the fault. `repeated`: the same request reached
+/// another provider afterwards. What a provider has written says little: the last events leave it in one go, so that it may
+/// believe that an answer was whole which was cut before its finish.
+fn was_cut(row: &ProviderRow, window: &Window, repeated: bool) -> bool {
+    if !row.stream || row.probe {
+        return false;
+    }
+    if window.dead() {
+        return row.arrived_ms < window.injected_ms && row.ended_ms.is_none_or(|e| e >= window.injected_ms);
+    }
+    let fault = window.faults.iter().find(|f| f.provider.as_deref() == Some(row.provider.as_str()));
+    let beyond = fault.and_then(|f| f.cut_events).is_some_and(|n| row.events_sent > n);
+    window.holds(row.arrived_ms) && (!row.completed || beyond || repeated)
 }
 
 pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
     let mut out = CutStreams::default();
     for (p, row) in case.ev.providers.iter().enumerate().filter(|(_, r)| case.is_broken(&r.provider)) {
-        let Some(window) = case.ev.windows.iter().find(|w| was_cut(row, w)) else { continue };
         let Some(i) = case.trace.caused_by[p] else { continue };
+        let repeated = case.trace.seen_by[i].last().is_some_and(|q| case.ev.providers[*q].arrived_ms > row.arrived_ms);
+        let Some(window) = case.ev.windows.iter().find(|w| was_cut(row, w, repeated)) else { continue };
         let r = &case.ev.requests[i];
         let delivered = match case.truths[i] {
             Truth::Part(q) | Truth::Whole(q) if q == p && r.committed_ms.is_some() => Delivered::Text,

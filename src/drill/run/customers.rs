@@ -22,11 +22,14 @@ const CONVERSATIONS: usize = 512;
 /// The customers of a drill.
 #[derive(Debug)]
 pub struct Customers {
+    schedule: PlanSettings,
+    settings: Settings,
+    /// Loads begun so far: each pause ends one.
+    begun: u64,
     load: Option<Load>,
     regional: Option<Regional>,
     rows: Arc<Mutex<Vec<RequestRow>>>,
     reader: Option<tokio::task::JoinHandle<()>>,
-    request_limit: Duration,
 }
 
 /// What the last seconds looked like.
@@ -50,14 +53,14 @@ impl Customers {
     /// An entry has no usable URL.
     pub fn start(plan: &Plan, topology: &Topology, entries: Vec<Entry>, seed: u64, run: &str) -> Result<Customers> {
         let kinds = plan.load.kinds.iter().filter_map(|k| Kind::named(k.name())).collect();
-        let schedule = Schedule::new(PlanSettings {
+        let schedule = PlanSettings {
             seed,
             run: run.into(),
             turns_per_s: plan.load.turns_per_s.0,
             kinds,
             stream_share: plan.load.stream_share.0,
             ..PlanSettings::default()
-        });
+        };
         let request_limit = Duration::from_secs_f64(plan.declared.deadline_ms.max(0.0) / 1e3) + GRACE;
         let settings = Settings {
             entries,
@@ -75,15 +78,51 @@ impl Customers {
             .map(|d| Source { region: d.region.clone(), role: d.role.clone(), url: d.proxied_url.clone() })
             .collect();
         let regional = crate::load::regional::start(&sources)?;
-        let (load, mut receiver) = crate::load::run(schedule, settings)?;
-        let rows: Arc<Mutex<Vec<RequestRow>>> = Arc::default();
-        let kept = Arc::clone(&rows);
-        let reader = tokio::spawn(async move {
+        let mut customers = Customers {
+            schedule,
+            settings,
+            begun: 0,
+            load: None,
+            regional: Some(regional),
+            rows: Arc::default(),
+            reader: None,
+        };
+        customers.go_on("steady")?;
+        Ok(customers)
+    }
+
+    /// Customers come (again): new conversations, from another part of the seeded schedule.
+    ///
+    /// # Errors
+    /// As [`Customers::start`].
+    pub fn go_on(&mut self, phase: &str) -> Result<()> {
+        self.begun += 1;
+        let mut schedule = self.schedule.clone();
+        // The first one keeps the seed as it was given.
+        schedule.seed = schedule.seed.wrapping_add((self.begun - 1) << 32);
+        schedule.run = format!("{}{}", schedule.run, self.begun);
+        let settings = Settings { phase: phase.into(), ..self.settings.clone() };
+        let (load, mut receiver) = crate::load::run(Schedule::new(schedule), settings)?;
+        let kept = Arc::clone(&self.rows);
+        self.reader = Some(tokio::spawn(async move {
             while let Some(row) = receiver.recv().await {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(row);
             }
-        });
-        Ok(Customers { load: Some(load), regional: Some(regional), rows, reader: Some(reader), request_limit })
+        }));
+        self.load = Some(load);
+        Ok(())
+    }
+
+    /// Customers begin nothing further; returns when nothing is under way.
+    pub async fn pause(&mut self, hurry: bool) {
+        let limit = if hurry { Duration::ZERO } else { self.settings.request_limit };
+        if let Some(load) = self.load.take() {
+            load.stop(limit).await;
+        }
+        // The channel is closed now; the reader ends once it has taken what was in it.
+        if let Some(reader) = self.reader.take() {
+            let _ = tokio::time::timeout(Duration::from_secs(2), reader).await;
+        }
     }
 
     /// Requests that start from now on belong to this phase.
@@ -128,14 +167,7 @@ impl Customers {
 
     /// Begins nothing further and waits for what is under way, at most for the limit of a request.
     pub async fn stop(&mut self, hurry: bool) -> Vec<DependencyFacts> {
-        let limit = if hurry { Duration::ZERO } else { self.request_limit };
-        if let Some(load) = self.load.take() {
-            load.stop(limit).await;
-        }
-        // The channel is closed now; the reader ends once it has taken what was in it.
-        if let Some(reader) = self.reader.take() {
-            let _ = tokio::time::timeout(Duration::from_secs(2), reader).await;
-        }
+        self.pause(hurry).await;
         let copies = self.regional.take().map(|r| r.snapshot()).unwrap_or_default();
         copies
             .into_iter()

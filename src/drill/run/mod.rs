@@ -5,10 +5,12 @@ pub mod customers;
 pub mod cuts;
 pub mod embedded;
 pub mod faults;
+mod gather;
 pub mod journal;
 pub mod lab;
 pub mod leftovers;
 pub mod lock;
+mod rounds;
 pub mod safety;
 pub mod signals;
 mod stage;
@@ -25,9 +27,8 @@ use super::judge::{Judgement, judge};
 use super::library::Found;
 use super::propose::propose;
 use super::report::{RunFacts, markdown, summary};
-use super::verdict::{Cleanup, Verdict};
+use super::verdict::Cleanup;
 use crate::error::{Expected, Result};
-use crate::exit::Exit;
 use crate::spec::drill::{DrillFile, See};
 use signals::Stops;
 use stage::{Run, Stage};
@@ -70,8 +71,6 @@ pub struct Done {
     pub judgement: Judgement,
     /// How the run went.
     pub facts: RunFacts,
-    /// What the process should end with.
-    pub exit: Exit,
 }
 
 /// Runs a drill: whatever happens in between, what was broken is restored, the processes it started are ended, and what was
@@ -109,8 +108,7 @@ pub async fn execute(
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(e)) if run.evidence.windows.is_empty() => {
-            let exit = if cleanup == Cleanup::Dirty { e.exit.and(Exit::Dirty) } else { e.exit };
-            return Err(Expected { exit, ..e });
+            return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
         Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),
         Ok(Ok(())) => {}
@@ -145,8 +143,7 @@ pub async fn execute(
         proposals: propose(&run.evidence, &judgement),
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
-    let exit = exit_of(&run.evidence, judgement.verdict, cleanup);
-    Ok(Done { evidence: run.evidence, judgement, facts, exit })
+    Ok(Done { evidence: run.evidence, judgement, facts })
 }
 
 /// Ends the load, the lease or guard, and the processes. `(clean-up, notes, log of the run)`.
@@ -170,23 +167,6 @@ async fn take_down(stage: &mut Stage, run: &mut Run<'_>) -> (Cleanup, Vec<String
         notes.extend(embedded.stop().await);
     }
     (cleanup, notes, log)
-}
-
-fn exit_of(evidence: &Evidence, verdict: Verdict, cleanup: Cleanup) -> Exit {
-    let mut exit = match verdict {
-        Verdict::Pass => Exit::Good,
-        Verdict::Fail => Exit::Verdict,
-        Verdict::Invalid | Verdict::Aborted => Exit::Inconclusive,
-    };
-    match evidence.aborted.as_ref().map(|a| a.by.as_str()) {
-        Some("interrupted") => exit = exit.and(Exit::Interrupted),
-        Some("terminated") => exit = exit.and(Exit::Terminated),
-        _ => {}
-    }
-    if cleanup == Cleanup::Dirty {
-        exit = exit.and(Exit::Dirty);
-    }
-    exit
 }
 
 fn write_report(
@@ -221,25 +201,4 @@ fn write_report(
     write("report.md", markdown(&run.evidence, judgement, facts))?;
     let wal = log.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     write("wal.jsonl", wal)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exit_codes_follow_their_rank() {
-        let with = |by: Option<&str>| Evidence {
-            aborted: by.map(|b| Aborted { by: b.into(), text: String::new() }),
-            ..Evidence::default()
-        };
-        assert_eq!(exit_of(&with(None), Verdict::Pass, Cleanup::Clean), Exit::Good);
-        assert_eq!(exit_of(&with(None), Verdict::Fail, Cleanup::Recreated), Exit::Verdict);
-        assert_eq!(exit_of(&with(None), Verdict::Invalid, Cleanup::Clean), Exit::Inconclusive);
-        assert_eq!(exit_of(&with(Some("max_duration")), Verdict::Aborted, Cleanup::Clean), Exit::Inconclusive);
-        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Clean), Exit::Interrupted);
-        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Fail, Cleanup::Clean), Exit::Interrupted);
-        assert_eq!(exit_of(&with(Some("terminated")), Verdict::Aborted, Cleanup::Clean), Exit::Terminated);
-        assert_eq!(exit_of(&with(Some("interrupted")), Verdict::Aborted, Cleanup::Dirty), Exit::Dirty);
-    }
 }

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 
 use super::customers::Customers;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
-use super::faults::{Ready, feel_all, prepare};
 use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel};
 use super::leftovers;
@@ -16,18 +15,14 @@ use super::lock::Lock;
 use super::safety::{RunIs, Safety};
 use super::signals::Stops;
 use super::{Options, Reporter};
-use crate::drill::evidence::{Evidence, FaultSpan, Window};
+use crate::drill::evidence::Evidence;
 use crate::drill::judge::judge;
 use crate::drill::library::Found;
-use crate::drill::plan::{Plan, PlannedRound, compile};
-use crate::drill::verdict::Cleanup;
+use crate::drill::plan::{Plan, compile};
 use crate::error::{Expected, Result};
-use crate::exit::Exit;
 use crate::fault::client::Client;
-use crate::fault::restore::Server;
 use crate::lab::topology::Topology;
-use crate::load::{Entry, monotonic_ms};
-use crate::measure::ProviderRow;
+use crate::load::Entry;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
 
@@ -36,7 +31,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// An entry must answer within this after its gateway is up.
 const ENTRY_READY: Duration = Duration::from_secs(10);
 /// Limit of one look whether somebody answers.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// Everything that is up and must come down.
 #[derive(Default)]
@@ -63,10 +58,10 @@ pub(super) struct Run<'a> {
 }
 
 /// What is needed all the way.
-struct Ground {
-    plan: Plan,
-    topology: Topology,
-    lab: Lab,
+pub(super) struct Ground {
+    pub(super) plan: Plan,
+    pub(super) topology: Topology,
+    pub(super) lab: Lab,
 }
 
 impl<'a> Run<'a> {
@@ -88,7 +83,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stops.asked().is_some()
     }
 
@@ -112,8 +107,7 @@ impl<'a> Run<'a> {
         let (lab, topology) = self.lab(stage, &logs, tell).await?;
         self.fault_server = topology.toxiproxy.clone();
         if healing.dirty_servers.contains(&topology.toxiproxy) {
-            return Err(Expected::new(
-                Exit::Dirty,
+            return Err(Expected::dirty(
                 format!("an earlier drill has left {} broken, and it could not be healed", topology.toxiproxy),
                 "mend it by hand (GET /proxies), then `llmfo drill clean`",
             ));
@@ -295,7 +289,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn counters(&self, stage: &Stage) -> std::collections::BTreeMap<String, crate::fault::api::Counters> {
+    pub(super) async fn counters(
+        &self,
+        stage: &Stage,
+    ) -> std::collections::BTreeMap<String, crate::fault::api::Counters> {
         match &stage.safety {
             Some(safety) if safety.ours() => safety.client().counters().await.unwrap_or_default(),
             _ => Default::default(),
@@ -321,229 +318,6 @@ impl<'a> Run<'a> {
         Ok(problems.is_empty())
     }
 
-    async fn gather_providers(&self, ground: &Ground, into: &mut Evidence) -> Result<()> {
-        into.providers.clear();
-        into.dropped_rows = 0;
-        for provider in &ground.topology.providers {
-            let (rows, dropped) = ground.lab.provider_log(&provider.name).await?;
-            let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
-            // A lab that is attached to may have dropped rows of earlier runs: those are not missed.
-            if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
-                into.dropped_rows += dropped;
-            }
-            rows.retain(|r| r.arrived_ms >= 0.0);
-            into.providers.extend(rows);
-        }
-        Ok(())
-    }
-
-    fn on_time_line(&self, mut row: ProviderRow) -> ProviderRow {
-        row.arrived_ms = self.anchor.from_mono(row.arrived_ms);
-        for at in [&mut row.first_byte_ms, &mut row.first_token_ms, &mut row.ended_ms] {
-            *at = at.map(|v| self.anchor.from_mono(v));
-        }
-        row
-    }
-
-    async fn rounds(&mut self, ground: &Ground, stage: &mut Stage, tell: &mut dyn Reporter) -> Result<()> {
-        let mut n = 0;
-        while n < ground.plan.max_rounds && !self.stopped() {
-            let planned = &ground.plan.rounds[n % ground.plan.rounds.len()];
-            let mut round = planned.clone();
-            if n >= ground.plan.rounds.len() {
-                round.name = format!("{} ({})", planned.name, n / ground.plan.rounds.len() + 1);
-            }
-            self.round(ground, &round, stage, tell).await?;
-            n += 1;
-            if n >= ground.plan.rounds.len() && (n == ground.plan.max_rounds || self.enough(ground, stage).await?) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Everything that the drill needs has been seen.
-    async fn enough(&self, ground: &Ground, stage: &Stage) -> Result<bool> {
-        let mut so_far = self.evidence.clone();
-        self.gather_providers(ground, &mut so_far).await?;
-        if let Some(customers) = &stage.customers {
-            so_far.requests = customers.rows(&self.anchor);
-        }
-        so_far.stand_ins_healthy = true;
-        Ok(!judge(&so_far).findings.iter().any(|f| f.code == "sample_too_small"))
-    }
-
-    async fn round(
-        &mut self,
-        ground: &Ground,
-        round: &PlannedRound,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) -> Result<()> {
-        let server = if self.ours { Server::Ours } else { Server::Real };
-        let mut measured = Evidence::default();
-        self.gather_providers(ground, &mut measured).await?;
-        let ready = prepare(round, server, &measured.providers)?;
-        for note in &ready.steps.notes {
-            if !self.not_exercised.contains(note) {
-                self.not_exercised.push(note.clone());
-            }
-        }
-        let window = self.inject(round, &ready, stage, tell).await?;
-        let place = self.evidence.windows.len();
-        self.evidence.windows.push(window);
-        if let Some(customers) = &stage.customers {
-            customers.set_phase("outage");
-        }
-        self.journal.phase("outage", &format!("{}: {} s", round.name, round.outage.as_secs_f64()));
-        self.outage(ground, round, &ready, place, stage, tell).await;
-        self.restore(place, stage, tell).await;
-        if let Some(customers) = &stage.customers {
-            customers.set_phase("recovery");
-        }
-        self.journal.phase("recovery", &format!("{}: at most {} s", round.name, round.recovery.as_secs_f64()));
-        self.recovery(ground, round, place, stage, tell).await;
-        self.evidence.windows[place].until_ms = self.anchor.elapsed_ms();
-        Ok(())
-    }
-
-    async fn inject(
-        &mut self,
-        round: &PlannedRound,
-        ready: &Ready,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) -> Result<Window> {
-        let paths: Vec<&str> = ready.spans.iter().map(|s| s.path.as_str()).collect();
-        self.journal.phase("inject", &format!("{}: {}", round.name, paths.join(", ")));
-        tell.say(&format!("breaking {} ({})", paths.join(", "), round.name), false);
-        let Some(safety) = &mut stage.safety else { return Err(Expected::could_not("there is no safety", "")) };
-        let injecting_ms = self.anchor.elapsed_ms();
-        safety.inject(&ready.steps.steps).await?;
-        let injected_ms = self.anchor.elapsed_ms();
-        let counters = self.counters(stage).await;
-        let mut spans = ready.spans.clone();
-        for span in &mut spans {
-            span.at_injection = counters.get(&span.path).cloned();
-            self.journal.fault(&span.path, &span.see, "injected");
-        }
-        Ok(Window {
-            name: round.name.clone(),
-            injecting_ms,
-            injected_ms,
-            restoring_ms: f64::INFINITY,
-            restored_ms: f64::INFINITY,
-            until_ms: f64::INFINITY,
-            faults: spans,
-        })
-    }
-
-    async fn outage(
-        &mut self,
-        ground: &Ground,
-        round: &PlannedRound,
-        ready: &Ready,
-        place: usize,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) {
-        let since = monotonic_ms();
-        // The look at the paths runs beside the outage, not before it.
-        let looking = ready.clone();
-        let look = tokio::spawn(async move { feel_all(&looking).await });
-        let until_cut = round.until_cut;
-        let mut waited = Duration::ZERO;
-        let began = Instant::now();
-        while waited < round.outage && !self.stopped() {
-            let step = Duration::from_millis(400).min(round.outage - waited);
-            self.wait_since(&format!("outage ({})", round.name), began, round.outage, step, stage, tell).await;
-            waited = began.elapsed();
-            if let Some(wanted) = until_cut
-                && self.streams_cut(ground, since).await >= wanted
-            {
-                break;
-            }
-        }
-        let felt = if look.is_finished() { look.await.unwrap_or_default() } else { Vec::new() };
-        for (span, met) in self.evidence.windows[place].faults.iter_mut().zip(felt) {
-            if let Some(met) = met {
-                span.own_dials += 1;
-                span.felt = Some(met != Felt::Answered);
-                self.journal.fault(&span.path, &met.text(), "bit");
-            }
-        }
-        let mut healthy = true;
-        for provider in ground.topology.providers.iter().filter(|p| ground.plan.stand_ins.contains(&p.name)) {
-            healthy &= feel(&provider.direct_url, "/models", LOOK).await == Felt::Answered;
-        }
-        self.evidence.stand_ins_healthy = healthy && (place == 0 || self.evidence.stand_ins_healthy);
-    }
-
-    /// Streams of a broken provider whose peer has left since then.
-    async fn streams_cut(&self, ground: &Ground, since_ms: f64) -> u32 {
-        let mut n = 0;
-        for name in &ground.plan.broken {
-            let Ok((rows, _)) = ground.lab.provider_log(name).await else { continue };
-            let cut = |r: &&ProviderRow| r.stream && !r.probe && r.cancelled && r.arrived_ms >= since_ms;
-            n += rows.iter().filter(cut).count();
-        }
-        u32::try_from(n).unwrap_or(u32::MAX)
-    }
-
-    async fn restore(&mut self, place: usize, stage: &mut Stage, tell: &mut dyn Reporter) {
-        let counters = self.counters(stage).await;
-        for span in &mut self.evidence.windows[place].faults {
-            span.at_restore = counters.get(&span.path).cloned();
-        }
-        self.journal.phase("restore", &self.evidence.windows[place].name);
-        self.evidence.windows[place].restoring_ms = self.anchor.elapsed_ms();
-        let Some(safety) = &mut stage.safety else { return };
-        let how = safety.restore().await.clone();
-        self.evidence.windows[place].restored_ms = self.anchor.elapsed_ms();
-        let paths: Vec<FaultSpan> = self.evidence.windows[place].faults.clone();
-        for span in &paths {
-            self.journal.fault(&span.path, &span.see, "restored");
-        }
-        if how.cleanup == Cleanup::Dirty {
-            tell.say(&format!("the restore did not succeed: {}", how.notes.join("; ")), true);
-        } else {
-            tell.say(&format!("restored after {:.0} ms", how.took.as_secs_f64() * 1e3), false);
-        }
-    }
-
-    async fn recovery(
-        &mut self,
-        ground: &Ground,
-        round: &PlannedRound,
-        place: usize,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) {
-        let began = Instant::now();
-        let restored = self.evidence.windows[place].restored_ms;
-        while began.elapsed() < round.recovery && !self.stopped() {
-            let step = Duration::from_millis(400).min(round.recovery - began.elapsed());
-            self.wait_since(&format!("recovery ({})", round.name), began, round.recovery, step, stage, tell).await;
-            if began.elapsed() >= round.recovery_min && self.primary_is_back(ground, restored).await {
-                break;
-            }
-        }
-    }
-
-    /// Each broken provider has answered three customers whole since the restore.
-    async fn primary_is_back(&self, ground: &Ground, restored_ms: f64) -> bool {
-        for name in &ground.plan.broken {
-            let Ok((rows, _)) = ground.lab.provider_log(name).await else { return false };
-            let own = |r: &&ProviderRow| {
-                !r.probe && r.completed && self.anchor.from_mono(r.arrived_ms) >= restored_ms && r.tool_calls.is_empty()
-            };
-            if rows.iter().filter(own).count() < crate::measure::rto::IN_A_ROW {
-                return false;
-            }
-        }
-        true
-    }
-
     async fn wait(
         &mut self,
         phase: &str,
@@ -560,7 +334,7 @@ impl<'a> Run<'a> {
     }
 
     /// Waits for one step, or until the drill must stop, and looks after what must be alive.
-    async fn wait_since(
+    pub(super) async fn wait_since(
         &self,
         phase: &str,
         began: Instant,
@@ -593,55 +367,5 @@ impl<'a> Run<'a> {
                 g.failed
             ));
         }
-    }
-
-    /// Ends the load and gathers what everybody saw. The lab must still be up.
-    pub(super) async fn gather(&mut self, stage: &mut Stage) -> Result<Vec<(String, String)>> {
-        self.evidence.load_until_ms = self.anchor.elapsed_ms();
-        for window in &mut self.evidence.windows {
-            window.until_ms = window.until_ms.min(self.evidence.load_until_ms);
-            window.restoring_ms = window.restoring_ms.min(self.evidence.load_until_ms);
-            window.restored_ms = window.restored_ms.min(self.evidence.load_until_ms);
-        }
-        if let Some(customers) = &mut stage.customers {
-            self.evidence.dependencies = customers.stop(self.stops.in_a_hurry()).await;
-            self.evidence.requests = customers.rows(&self.anchor);
-        }
-        let lab = match (&stage.embedded, &self.options.lab) {
-            (Some(embedded), _) => embedded.lab()?,
-            (None, Some(url)) => Lab::new(url)?,
-            (None, None) => return Ok(Vec::new()),
-        };
-        let mut journals = Vec::new();
-        if let Some(embedded) = &mut stage.embedded {
-            journals = embedded.stop_gateways().await;
-        }
-        let topology = lab.topology().await?;
-        let mut evidence = std::mem::take(&mut self.evidence);
-        for provider in &topology.providers {
-            let (rows, dropped) = lab.provider_log(&provider.name).await?;
-            let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
-            if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
-                evidence.dropped_rows += dropped;
-            }
-            rows.retain(|r| r.arrived_ms >= 0.0);
-            evidence.providers.extend(rows);
-        }
-        let (effects, dropped) = lab.effects().await?;
-        let mut effects = effects;
-        for effect in &mut effects {
-            effect.at_ms = self.anchor.from_mono(effect.at_ms);
-        }
-        if effects.first().is_some_and(|e| e.at_ms >= 0.0) {
-            evidence.dropped_rows += dropped;
-        }
-        effects.retain(|e| e.at_ms >= 0.0);
-        evidence.effects = effects;
-        if !journals.is_empty() {
-            let views = journals.iter().map(|(name, text)| super::journal::view(name, text, &self.anchor)).collect();
-            evidence.gateways = Some(views);
-        }
-        self.evidence = evidence;
-        Ok(journals)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::lease::Leases;
 use super::proxy::Proxy;
 use super::table::Table;
 use crate::fault::api::Healed;
@@ -13,7 +14,7 @@ use crate::fault::clock::monotonic_ms;
 
 /// While something has an end, it is looked at no later than this (timers do not count while a machine is suspended).
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// A proxy that could not be enabled again is tried that often.
+/// What could not be undone is tried again that often.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Why something hangs on nothing any more.
@@ -52,13 +53,16 @@ pub async fn run(table: Arc<Table>) {
 /// How long nothing can end.
 fn next(table: &Table) -> Option<Duration> {
     let now = Instant::now();
-    let lease = table.leases().next_ms().map(Duration::from_millis);
+    let leases = table.leases();
+    let lease = leases.next_ms().map(Duration::from_millis);
     let mut ends: Vec<Duration> = lease.into_iter().collect();
+    let orphan = |lease: &Option<String>| lease.as_ref().is_some_and(|id| !leases.has(id));
     for proxy in table.all() {
         let state = proxy.state();
-        ends.extend(state.toxics.iter().filter_map(|t| t.expires).map(|at| at.saturating_duration_since(now)));
-        // An orphan: enabling it failed, or its lease ended a moment ago.
-        if state.disabled_by.as_ref().is_some_and(|id| !table.leases().has(id)) {
+        let over = |at: Instant| if at > now { at - now } else { RETRY };
+        ends.extend(state.toxics.iter().filter_map(|t| t.expires).map(over));
+        // What has ended and is still there: undoing it failed, or it ended a moment ago.
+        if orphan(&state.disabled_by) || state.toxics.iter().any(|t| orphan(&t.lease)) {
             ends.push(RETRY);
         }
     }
@@ -101,7 +105,7 @@ async fn toxics(table: &Table, proxy: &Proxy, why: Why) {
     let failed = result.err().map(|e| e.text);
     let mut leases = table.leases();
     for (_, entry) in over {
-        leases.record(Healed { failed: failed.clone(), ..entry });
+        record(&mut leases, Healed { failed: failed.clone(), ..entry });
     }
 }
 
@@ -114,10 +118,13 @@ async fn enabled(table: &Table, proxy: &Proxy, why: Why) {
     }
     let failed = table.enable_again(proxy).await.err().map(|e| e.text);
     let entry = healed(why.text(), Some(lease), proxy, None, failed);
-    let mut leases = table.leases();
-    let same = |old: &Healed| old.proxy == entry.proxy && old.lease == entry.lease && old.failed == entry.failed;
-    // A failure that repeats is one entry.
-    if !leases.history().last().is_some_and(same) {
+    record(&mut table.leases(), entry);
+}
+
+/// A failure that repeats is one entry.
+fn record(leases: &mut Leases, entry: Healed) {
+    let same = |old: &Healed| Healed { at_ms: entry.at_ms, ..old.clone() } == entry;
+    if entry.failed.is_none() || !leases.history().iter().any(same) {
         leases.record(entry);
     }
 }

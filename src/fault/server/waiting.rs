@@ -13,8 +13,10 @@ use super::syn_sent;
 
 /// Pause between two looks, at least.
 const PAUSE: Duration = Duration::from_millis(50);
-/// ... and at least so many times what the last look took, so that looking never costs more than a tenth of a core.
-const PAUSE_PER_LOOK: u32 = 10;
+/// ... and at least so many times what the last look took, so that looking never costs more than a fifth of a core,
+const PAUSE_PER_LOOK: u32 = 4;
+/// ... but no longer than this, since a client may wait for a few hundred milliseconds only.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Waiting clients remembered per black hole, so that none is counted twice.
 const SEEN_MAX: usize = 4096;
 
@@ -74,7 +76,7 @@ fn look_on(places: &Weak<Mutex<Places>>) {
             count(&pending, &mut places);
         }
         drop(places);
-        std::thread::sleep(PAUSE.max(start.elapsed() * PAUSE_PER_LOOK));
+        std::thread::sleep((start.elapsed() * PAUSE_PER_LOOK).clamp(PAUSE, PAUSE_MAX));
     }
 }
 

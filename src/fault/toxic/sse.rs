@@ -4,6 +4,8 @@
 
 /// The field name that makes a block an event.
 const DATA: &[u8] = b"data";
+/// One byte order mark at the start of a stream is no part of its first line.
+const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
@@ -23,25 +25,37 @@ pub struct Scanner {
     after_cr: bool,
     /// The empty line that ends an event ended in CR: a LF right behind it still belongs to it.
     pending: bool,
+    /// So many bytes of a byte order mark were seen; its length: it is over or was none.
+    bom: usize,
 }
 
 impl Scanner {
     /// At the start of a stream.
     #[must_use]
     pub fn new() -> Scanner {
-        Scanner { line: Line::Matching(0), has_data: false, after_cr: false, pending: false }
+        Scanner { line: Line::Matching(0), has_data: false, after_cr: false, pending: false, bom: 0 }
     }
 
     /// In the middle of a stream: the first block is taken for an event.
     #[must_use]
     pub fn midway() -> Scanner {
-        Scanner { line: Line::Data, has_data: true, after_cr: false, pending: false }
+        Scanner { line: Line::Data, has_data: true, after_cr: false, pending: false, bom: BOM.len() }
     }
 
     /// The position right behind the next event that ends in `bytes`, if one does. Bytes up to there (or all of them) are
     /// taken; the caller goes on with the rest. Zero means that the event had ended with the bytes before these.
     pub fn next_end(&mut self, bytes: &[u8]) -> Option<usize> {
         for (n, &b) in bytes.iter().enumerate() {
+            if let Some(expected) = BOM.get(self.bom) {
+                if b == *expected {
+                    self.bom += 1;
+                    continue;
+                }
+                if self.bom > 0 {
+                    self.line = Line::Other;
+                }
+                self.bom = BOM.len();
+            }
             if self.pending {
                 self.pending = false;
                 if b == b'\n' {
@@ -113,6 +127,11 @@ mod tests {
         assert_eq!(ends(&[b"event: x\r\ndata: a\r\n\r\ndata\r\n\r\n"]), [21, 29]);
         // A lone CR ends lines as well; the end is known with the byte behind it.
         assert_eq!(ends(&[b"data: a\r\rdata: b\r\r", b"d"]), [9, 18]);
+        assert_eq!(
+            ends(&[b"\xEF\xBB", b"\xBFdata: a\n\n\xEF\xBB\xBFdata: b\n\n"]),
+            [12],
+            "only the first mark is none"
+        );
         assert_eq!(ends(&[b"database: 1\n\ndata:\n\n"]), [20]);
     }
 

@@ -97,7 +97,11 @@ pub enum Ended {
 }
 
 pub fn upstream(behaviour: Behaviour) -> Upstream {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    // Room for a burst: with the usual 128 the kernel answers by cookies, and a connection may be lost on one side only.
+    socket.listen(4096).unwrap();
+    let listener = TcpListener::from(socket);
     let up = Upstream {
         addr: listener.local_addr().unwrap(),
         accepted: Arc::default(),

@@ -1,0 +1,83 @@
+//! Gathering what everybody saw.
+
+use super::lab::Lab;
+use super::stage::{Ground, Run, Stage};
+use crate::drill::evidence::Evidence;
+use crate::error::Result;
+use crate::measure::ProviderRow;
+
+impl Run<'_> {
+    pub(super) async fn gather_providers(&self, ground: &Ground, into: &mut Evidence) -> Result<()> {
+        into.providers.clear();
+        into.dropped_rows = 0;
+        for provider in &ground.topology.providers {
+            let (rows, dropped) = ground.lab.provider_log(&provider.name).await?;
+            let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
+            // A lab that is attached to may have dropped rows of earlier runs: those are not missed.
+            if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
+                into.dropped_rows += dropped;
+            }
+            rows.retain(|r| r.arrived_ms >= 0.0);
+            into.providers.extend(rows);
+        }
+        Ok(())
+    }
+
+    fn on_time_line(&self, mut row: ProviderRow) -> ProviderRow {
+        row.arrived_ms = self.anchor.from_mono(row.arrived_ms);
+        for at in [&mut row.first_byte_ms, &mut row.first_token_ms, &mut row.ended_ms] {
+            *at = at.map(|v| self.anchor.from_mono(v));
+        }
+        row
+    }
+
+    /// Ends the load and gathers what everybody saw. The lab must still be up.
+    pub(super) async fn gather(&mut self, stage: &mut Stage) -> Result<Vec<(String, String)>> {
+        self.evidence.load_until_ms = self.anchor.elapsed_ms();
+        for window in &mut self.evidence.windows {
+            window.until_ms = window.until_ms.min(self.evidence.load_until_ms);
+            window.restoring_ms = window.restoring_ms.min(self.evidence.load_until_ms);
+            window.restored_ms = window.restored_ms.min(self.evidence.load_until_ms);
+        }
+        if let Some(customers) = &mut stage.customers {
+            self.evidence.dependencies = customers.stop(self.stops.in_a_hurry()).await;
+            self.evidence.requests = customers.rows(&self.anchor);
+        }
+        let lab = match (&stage.embedded, &self.options.lab) {
+            (Some(embedded), _) => embedded.lab()?,
+            (None, Some(url)) => Lab::new(url)?,
+            (None, None) => return Ok(Vec::new()),
+        };
+        let mut journals = Vec::new();
+        if let Some(embedded) = &mut stage.embedded {
+            journals = embedded.stop_gateways().await;
+        }
+        let topology = lab.topology().await?;
+        let mut evidence = std::mem::take(&mut self.evidence);
+        for provider in &topology.providers {
+            let (rows, dropped) = lab.provider_log(&provider.name).await?;
+            let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
+            if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
+                evidence.dropped_rows += dropped;
+            }
+            rows.retain(|r| r.arrived_ms >= 0.0);
+            evidence.providers.extend(rows);
+        }
+        let (effects, dropped) = lab.effects().await?;
+        let mut effects = effects;
+        for effect in &mut effects {
+            effect.at_ms = self.anchor.from_mono(effect.at_ms);
+        }
+        if effects.first().is_some_and(|e| e.at_ms >= 0.0) {
+            evidence.dropped_rows += dropped;
+        }
+        effects.retain(|e| e.at_ms >= 0.0);
+        evidence.effects = effects;
+        if !journals.is_empty() {
+            let views = journals.iter().map(|(name, text)| super::journal::view(name, text, &self.anchor)).collect();
+            evidence.gateways = Some(views);
+        }
+        self.evidence = evidence;
+        Ok(journals)
+    }
+}
