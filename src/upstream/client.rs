@@ -144,6 +144,13 @@ impl Client {
         Ok(Link { wire, home: Arc::clone(&self.inner), reused: false })
     }
 
+    /// Closes the idle connections: the path to the endpoint has just proved silent, and they are on it too. The next connect
+    /// finds out within its own, shorter limit.
+    pub fn close_idle(&self) {
+        let idle = std::mem::take(&mut *self.inner.lock());
+        drop(idle);
+    }
+
     /// Idle connections right now (for tests and the snapshot).
     #[must_use]
     pub fn idle(&self) -> usize {
