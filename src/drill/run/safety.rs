@@ -27,6 +27,9 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 const MISSED_MAX: u32 = 3;
 /// Faults on a server of ours end by themselves this much after the drill's longest duration.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
+/// A restore that did not succeed is tried again so often, with this pause: a server that hung may have come to itself.
+const RESTORE_TRIES: u32 = 4;
+const RESTORE_PAUSE: Duration = Duration::from_millis(500);
 /// How long a dismissed guard may take to end.
 const GUARD_END: Duration = Duration::from_secs(3);
 
@@ -77,7 +80,12 @@ impl Outcome {
             worst = Cleanup::RestoredLate;
             self.notes.push(format!("the restore took {:.1} s", took.as_secs_f64()));
         }
-        self.cleanup = self.cleanup.max(worst);
+        // What could not be restored before and is now has been recreated, at best.
+        self.cleanup = match (self.cleanup, worst) {
+            (Cleanup::Dirty, Cleanup::Dirty) => Cleanup::Dirty,
+            (Cleanup::Dirty, _) => Cleanup::Recreated,
+            (before, now) => before.max(now),
+        };
         self.notes.extend(notes);
         self.took = took;
     }
@@ -216,10 +224,17 @@ impl Safety {
         inject(&self.client, steps, &hold, &mut self.wal).await
     }
 
-    /// Undoes everything that this run has broken. Idempotent.
+    /// Undoes everything that this run has broken. Idempotent; what does not succeed is tried again a few times.
     pub async fn restore(&mut self) -> &Outcome {
-        let done = restore(&self.client, "runner", &mut self.wal).await;
-        self.outcome.add(&done.cleanup, done.notes, done.took, self.deadline);
+        let began = Instant::now();
+        for attempt in 1.. {
+            let done = restore(&self.client, "runner", &mut self.wal).await;
+            self.outcome.add(&done.cleanup, done.notes, began.elapsed(), self.deadline);
+            if !done.cleanup.is_dirty() || attempt == RESTORE_TRIES {
+                break;
+            }
+            tokio::time::sleep(RESTORE_PAUSE).await;
+        }
         &self.outcome
     }
 

@@ -66,6 +66,8 @@ impl Plan {
     }
 }
 
+const SILENT_ONES_END: &str = "connections that had been silent were closed by the restore, not healed: on a real Toxiproxy a stall that heals can lock the server up";
+
 /// Plans one fault. `cut_bytes`: the position in bytes that stands for the asked number of events, for a real server, which
 /// knows no events (head and chunk framing count).
 ///
@@ -73,12 +75,11 @@ impl Plan {
 /// [`FaultKind::Invalid`]: not exactly one counter of `cut_after`; events on a real server without `cut_bytes`.
 pub fn plan(fault: &FaultSpec, server: Server, cut_bytes: Option<u64>) -> Result<Plan, FaultError> {
     let ours = server == Server::Ours;
-    let silence = vec![
-        Act::Toxic(Upstream, Spec::Bandwidth { rate_kb_s: 0 }),
-        Act::Toxic(Downstream, Spec::Bandwidth { rate_kb_s: 0 }),
-    ];
     let at_once = |how| vec![Act::Toxic(Downstream, Spec::CutAfter { after: After::Ms(0), how })];
     let both = |spec: Spec| vec![Act::Toxic(Upstream, spec), Act::Toxic(Downstream, spec)];
+    // A stall that heals (`bandwidth` 0) locks a real server up at its removal when a client has left meanwhile with data
+    // still coming for it, and a client that waits in vain leaves. `timeout` 0 swallows and can always be removed.
+    let silence = if ours { both(Spec::Bandwidth { rate_kb_s: 0 }) } else { both(Spec::Timeout { timeout_ms: 0 }) };
     let (acts, notes): (Vec<Act>, Vec<&str>) = match &fault.see {
         See::Refused => (vec![Act::Disable], vec![]),
         See::ConnectTimeout if ours => (vec![Act::Toxic(Downstream, Spec::ConnectBlackhole)], vec![]),
@@ -86,9 +87,11 @@ pub fn plan(fault: &FaultSpec, server: Server, cut_bytes: Option<u64>) -> Result
             silence,
             vec![
                 "connect timeouts were not exercised: a real Toxiproxy accepts every connect; silence was used instead",
+                SILENT_ONES_END,
             ],
         ),
-        See::Silence => (silence, vec![]),
+        See::Silence if ours => (silence, vec![]),
+        See::Silence => (silence, vec![SILENT_ONES_END]),
         See::Reset if ours => (at_once(How::Rst), vec![]),
         See::Reset => (
             both(Spec::ResetPeer { timeout_ms: 0 }),

@@ -1,0 +1,54 @@
+//! `drill list`, `show`, and what is refused before anything starts.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::stage::LLMFO;
+
+fn llmfo(args: &[&str]) -> Output {
+    let state = tempfile::tempdir().unwrap();
+    Command::new(LLMFO).args(args).current_dir(state.path()).env("XDG_STATE_HOME", state.path()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_list_works_in_an_empty_folder_and_every_drill_can_be_shown() {
+    let out = llmfo(&["drill", "list", "--format", "json"]);
+    assert_eq!(out.status.code(), Some(0));
+    let list: Vec<Value> = serde_json::from_slice(&out.stdout).unwrap();
+    let names: Vec<&str> = list.iter().map(|d| d["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["midstream-break", "region-outage-gateway", "region-outage"]);
+    for drill in &list {
+        assert!(drill["description"].as_str().unwrap().len() > 20);
+        let shown = llmfo(&["drill", "show", drill["name"].as_str().unwrap()]);
+        assert!(text(&shown.stdout).contains(&format!("name: {}", drill["name"].as_str().unwrap())));
+    }
+    assert!(text(&llmfo(&["drill", "list"]).stdout).contains("region-outage"));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anything_starts() {
+    let out = llmfo(&["drill", "run", "region-outag"]);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(4), 0));
+    assert!(text(&out.stderr).contains("did you mean region-outage?"));
+    // A target without its lab says nothing about what the providers saw.
+    assert_eq!(llmfo(&["drill", "run", "region-outage", "--target", "http://127.0.0.1:1/v1"]).status.code(), Some(2));
+    assert_eq!(llmfo(&["drill", "run", "region-outage", "--lab", "http://127.0.0.1:1"]).status.code(), Some(3));
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.yaml");
+    let shown = text(&llmfo(&["drill", "show", "region-outage"]).stdout);
+    std::fs::write(&path, shown.replace("see: silence", "see: silense")).unwrap();
+    let out = llmfo(&["drill", "run", path.to_str().unwrap()]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("silense") && said.contains("silence"), "{said}");
+    // A selector that matches nothing is found before anything is broken.
+    std::fs::write(&path, shown.replace("roles: [telemetry]", "roles: [telemetri]")).unwrap();
+    let out = llmfo(&["drill", "run", path.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
+}

@@ -1,0 +1,142 @@
+//! Nothing stays broken, however a drill ends.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::stage::{LLMFO, Proc, Running, alive, descendants, drill, short_drill, turn, until};
+
+/// The ports that the children of an embedded run listen on, from the log of the run.
+fn proxied_ports(report: &std::path::Path, state: &std::path::Path) -> Vec<u16> {
+    let wal = std::fs::read_to_string(report.join("wal.jsonl")).ok().or_else(|| {
+        let logs = std::fs::read_dir(state.join("llmfo/drills")).ok()?;
+        logs.flatten().find_map(|e| std::fs::read_to_string(e.path()).ok())
+    });
+    let first: Value = serde_json::from_str(wal.unwrap().lines().next().unwrap()).unwrap();
+    let proxies = first["begin"]["begin"]["snapshot"].as_object().unwrap();
+    proxies.values().map(|p| p["listen"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn ctrl_c_in_mid_outage_restores_reports_and_leaves_nothing() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = short_drill(dir.path(), 60_000);
+    let mut run = Running::start(&[file.to_str().unwrap()], dir.path());
+    run.wait_for("outage: ");
+    let children = descendants(run.child.id());
+    assert!(children.len() >= 3, "lab and two gateways: {children:?}");
+    run.signal(Signal::INT);
+    let (exit, text, summary, _) = run.finish();
+    assert_eq!((exit, text.lines().last()), (130, Some("ABORTED")), "{text}");
+    assert_eq!((summary["verdict"].as_str(), summary["cleanup"].as_str()), (Some("ABORTED"), Some("clean")));
+    assert_eq!(summary["aborted"]["by"], "interrupted");
+    let wal = std::fs::read_to_string(dir.path().join("report/wal.jsonl")).unwrap();
+    assert!(wal.lines().last().unwrap().contains("restored"), "{wal}");
+    until("its children are gone", Duration::from_secs(10), || children.iter().all(|c| !alive(*c)));
+    for port in proxied_ports(&dir.path().join("report"), &dir.path().join("state")) {
+        drop(TcpListener::bind(("127.0.0.1", port)).unwrap());
+    }
+}
+
+#[test]
+fn a_killed_runner_takes_its_children_and_faults_with_it_and_the_next_one_says_so() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = short_drill(dir.path(), 60_000);
+    let mut run = Running::start(&[file.to_str().unwrap()], dir.path());
+    run.wait_for("outage: ");
+    let children = descendants(run.child.id());
+    run.signal(Signal::KILL);
+    let _ = run.child.wait();
+    until("its children are gone", Duration::from_secs(10), || children.iter().all(|c| !alive(*c)));
+    for port in proxied_ports(&dir.path().join("none"), &dir.path().join("state")) {
+        until("its ports are free", Duration::from_secs(10), || TcpListener::bind(("127.0.0.1", port)).is_ok());
+    }
+    let clean = std::process::Command::new(LLMFO)
+        .args(["drill", "clean"])
+        .env("XDG_STATE_HOME", dir.path().join("state"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&clean.stdout).into_owned();
+    assert_eq!(clean.status.code(), Some(0), "{said}");
+    assert!(said.contains("ended without restoring") && said.contains("is gone"), "{said}");
+    let again = std::process::Command::new(LLMFO)
+        .args(["drill", "clean"])
+        .env("XDG_STATE_HOME", dir.path().join("state"))
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&again.stdout).contains("nothing was left behind"));
+}
+
+#[test]
+fn with_lab_and_gateway_apart_a_killed_runner_is_healed_within_ten_seconds_and_the_next_run_says_what_it_found() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+    let admin = up["admin"].as_str().unwrap();
+    let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+    let serve = [
+        "serve",
+        "--policy",
+        up["policy"].as_str().unwrap(),
+        "--listen",
+        listen,
+        "--format",
+        "json",
+        "--exit-with-stdin",
+    ];
+    let (_gateway, _) = Proc::start(LLMFO, &serve, dir.path());
+    let url = up["entries"]["region-1"]["url"].as_str().unwrap().to_string();
+    let file = short_drill(dir.path(), 60_000);
+    let attach = [file.to_str().unwrap(), "--lab", admin, "--target", &url];
+    let mut run = Running::start(&attach, dir.path());
+    run.wait_for("outage: ");
+    // The path is broken: nothing accepts.
+    let proxied = up["providers"]["local-a"].as_str().unwrap();
+    let address = proxied.trim_start_matches("http://").trim_end_matches("/v1").to_string();
+    assert!(TcpStream::connect(&address).is_err());
+    run.signal(Signal::KILL);
+    let _ = run.child.wait();
+    until("the path accepts again", Duration::from_secs(10), || TcpStream::connect(&address).is_ok());
+
+    let file = short_drill(dir.path(), 4000);
+    let attach = [file.to_str().unwrap(), "--lab", admin, "--target", &url];
+    let (exit, text, summary, out) = drill(&attach, dir.path());
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, text.lines().last()), (0, Some("PASS")), "{text}\n{errors}");
+    let healed = summary["run"]["healed"][0].as_str().unwrap();
+    assert!(healed.contains("drill short") && healed.contains("lease ran out"), "{healed}");
+    assert!(errors.contains("before the start: drill short"), "{errors}");
+}
+
+#[test]
+fn two_drills_on_one_server_do_not_overlap() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+    let admin = up["admin"].as_str().unwrap();
+    let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+    let serve = [
+        "serve",
+        "--policy",
+        up["policy"].as_str().unwrap(),
+        "--listen",
+        listen,
+        "--format",
+        "json",
+        "--exit-with-stdin",
+    ];
+    let (_gateway, _) = Proc::start(LLMFO, &serve, dir.path());
+    let url = up["entries"]["region-1"]["url"].as_str().unwrap().to_string();
+    let file = short_drill(dir.path(), 60_000);
+    let mut first = Running::start(&[file.to_str().unwrap(), "--lab", admin, "--target", &url], dir.path());
+    first.wait_for("steady state");
+    let (exit, _, _, out) = drill(&[file.to_str().unwrap(), "--lab", admin, "--target", &url], dir.path());
+    assert_eq!(exit, 3, "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("another drill"));
+    first.signal(Signal::TERM);
+    assert_eq!(first.finish().0, 143);
+}
