@@ -5,13 +5,15 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Request;
+use futures_util::FutureExt;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
@@ -22,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Sleep;
 
-use super::http::Answer;
+use super::http::{Answer, refuse};
 
 /// How a listener treats its clients.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +100,8 @@ pub async fn serve<F, Fut>(
         let io = TokioIo::new(StallGuard::new(stream, limits.write_stall, Arc::clone(&stalled)));
         let handler = handler.clone();
         let service = service_fn(move |request| {
-            let answer = handler(request, Arc::clone(&stalled));
-            async move { Ok::<_, Infallible>(answer.await) }
+            let answer = AssertUnwindSafe(handler(request, Arc::clone(&stalled))).catch_unwind();
+            async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|_| own_fault())) }
         });
         let connection = builder.serve_connection(io, service);
         let mut stop = stop.clone();
@@ -122,6 +124,17 @@ pub async fn serve<F, Fut>(
     drop(listener);
     let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     let _ = places.acquire_many(all).await;
+}
+
+/// A bug: the handler panicked. Its client hears so; everything it held has been released by dropping it.
+fn own_fault() -> Answer {
+    tracing::error!("a handler panicked");
+    refuse(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "gateway_error",
+        "gateway_fault",
+        "The gateway lost this request through a fault of its own.",
+    )
 }
 
 /// Waits for the stop; also if whoever could give it is gone.
@@ -203,6 +216,23 @@ impl AsyncWrite for StallGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_handler_that_panics_answers_honestly_and_the_listener_goes_on() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let panics = |_: Request<Incoming>, _| async { panic!("as the test wants it") };
+        tokio::spawn(serve(listener, ListenerLimits::default(), stopped, Gauge::default(), panics));
+        for _ in 0..2 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut said = String::new();
+            client.read_to_string(&mut said).await.unwrap();
+            assert!(said.starts_with("HTTP/1.1 500") && said.contains("gateway_fault"), "{said}");
+        }
+    }
 
     #[test]
     fn the_busy_answer_counts_its_own_bytes() {

@@ -4,10 +4,12 @@
 #[path = "../suite/toxiproxy/mod.rs"]
 mod suite;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use llmfo::fault::restore::{Cleanup, See, restore};
@@ -15,6 +17,9 @@ use llmfo::fault::wal::{Wal, WalMemory, leftovers};
 use suite::net::{read_end, upstream};
 use suite::rig::Rig;
 use suite::{api, data, ends, safe};
+
+/// Ports given to servers of this process.
+static USED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// Ends the server with the test.
 pub struct Server(Child);
@@ -38,8 +43,12 @@ fn program() -> Option<PathBuf> {
 /// A real server on a free port, if there is one on this machine.
 pub fn real() -> Option<Rig> {
     let program = program()?;
-    for _ in 0..5 {
+    for _ in 0..20 {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // A second server on a busy port stays alive without an API: the first would be taken for it.
+        if !USED.lock().unwrap().insert(free.port()) {
+            continue;
+        }
         let mut command = Command::new(&program);
         command.args(["-host", "127.0.0.1", "-port", &free.port().to_string()]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -113,8 +113,11 @@ impl Exchange {
             match cmd {
                 Some(Cmd::Dial { key, target, limits, fresh }) => self.dial(key, target, limits, fresh),
                 Some(Cmd::Cancel(key)) => {
-                    if self.current.as_ref().is_some_and(|a| a.key == key) {
-                        self.current = None;
+                    if let Some(silent) = self.current.take_if(|a| a.key == key) {
+                        // A limit has passed: whoever comes next must not wait on a connection over the same dead path.
+                        if let Some(dialable) = self.app.targets.get(silent.target) {
+                            dialable.client.close_idle();
+                        }
                     }
                 }
                 Some(Cmd::Deliver { key, attempts, degraded }) => {
