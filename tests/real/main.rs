@@ -1,5 +1,6 @@
 //! Real peers: the official OpenAI client, a real Toxiproxy.
 
+mod drill;
 mod openai;
 mod peer;
 mod toxiproxy;
