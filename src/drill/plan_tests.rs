@@ -78,7 +78,7 @@ fn region_outage_breaks_all_of_region_1_but_its_entry() {
     // From policies/lab.yaml.
     let d = &plan.declared;
     assert_eq!((d.deadline_ms, d.connect_limit_ms, d.first_token_limit_ms), (5000.0, 200.0, 600.0));
-    assert_eq!((d.recovery_ms, d.queue_max, d.max_attempts, d.breaker_failures), (Some(4000.0), Some(16), 3, 3));
+    assert_eq!((d.recovery_ms, d.queue_max, d.max_attempts, d.breaker_failures), (Some(5000.0), Some(16), 3, 3));
     assert_eq!(d.key_arguments, ["operation_id"]);
     assert!(d.scaling[0].contains("first cooldown: 500 ms here, 5 s by default (10 times shorter)"), "{:?}", d.scaling);
     let variant = compile(&drill("region-outage-gateway"), &topology(), &policy(), None).unwrap();

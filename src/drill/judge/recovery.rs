@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::Truth;
 use super::{Case, hit};
 use crate::drill::evidence::{GatewayTimings, Window};
-use crate::measure::{End, RequestRow, Rto, TurnFacts, rto};
+use crate::measure::{End, ProviderRow, RequestRow, Rto, TurnFacts, rto};
 
 /// Time allowed beyond the limits and the stand-in's own time: scheduling, relaying and reading, in milliseconds.
 pub const OVERHEAD_MS: f64 = 100.0;
@@ -178,46 +178,22 @@ fn parts(case: &Case<'_>, turn: usize, to_ms: f64, total: f64) -> Option<Gateway
     Some(GatewayTimings { detection_ms, ..seen })
 }
 
-/// Requests that started after the injection and, as the gateway saw, dialled the broken provider first and were then
-/// answered by a stand-in: how long they took is laid beside the limits that they ran into and the stand-in's own time to
-/// its first token. Without a gateway's account every request of the outage is taken, with the longest of the limits.
+/// Requests that met the broken provider first and were then answered by a stand-in: how long they took is laid beside the
+/// limits that they ran into and the stand-in's own time to its first token. Those that were under way at the injection with
+/// nothing delivered are held to it too: a connection that was closed under them explains the time until then and no more.
+/// Without a gateway's account every streamed request of the outage is taken, with the longest of the limits.
 fn bound(case: &Case<'_>) -> Bound {
     let mut out = Bound::default();
-    let d = &case.ev.declared;
-    for (i, r) in case.counted().filter(|(_, r)| r.stream) {
-        let Some(window) = case.ev.window_at(case.from_ms[i]).filter(|w| w.dead() && !w.breaks_entry(&r.entry)) else {
+    for (i, r) in case.counted() {
+        let (Some(at), Some(stand_in)) = (r.useful_text_ms.or(r.committed_ms), case.author(i)) else { continue };
+        let met =
+            |w: &&Window| w.dead() && !w.breaks_entry(&r.entry) && r.started_ms < w.restoring_ms && at > w.injected_ms;
+        let Some(window) = case.ev.windows.iter().find(met).filter(|_| !case.is_broken(&stand_in.provider)) else {
             continue;
         };
-        let Some(stand_in) = case.author(i).filter(|p| !case.is_broken(&p.provider)) else { continue };
-        let (Some(first), Some(at)) = (stand_in.first_token_ms, r.useful_text_ms.or(r.committed_ms)) else { continue };
-        let limit = if case.ev.gateways.is_some() {
-            let Some(decision) = case.ev.decision(r) else { continue };
-            let failed: Vec<&str> = decision
-                .record
-                .attempts
-                .iter()
-                .filter(|a| case.is_broken(&a.target))
-                .map(|a| a.reason.as_str())
-                .collect();
-            if failed.is_empty() {
-                continue;
-            }
-            failed.iter().map(|reason| limit_of(reason, d.connect_limit_ms, d.first_token_limit_ms)).sum::<f64>()
-        } else {
-            let see = |word: &str| window.faults.iter().any(|f| f.provider.is_some() && f.see.contains(word));
-            if see("silen") {
-                d.first_token_limit_ms
-            } else if see("connect_timeout") {
-                d.connect_limit_ms
-            } else {
-                0.0
-            }
-        };
-        // A call is held until it is whole: what counts is its first fragment, so its own length is allowed for.
-        let held =
-            if r.useful_text_ms.is_some() { 0.0 } else { stand_in.ended_ms.map_or(0.0, |e| (e - first).max(0.0)) };
-        let own = first - stand_in.arrived_ms + held;
-        let excess = at - case.from_ms[i] - limit - own;
+        let Some(limit) = explained(case, r, window) else { continue };
+        let Some(own) = own_time(r, stand_in) else { continue };
+        let excess = at - r.started_ms - limit - own;
         out.n += 1;
         out.within += usize::from(excess <= OVERHEAD_MS);
         out.worst_excess_ms = Some(out.worst_excess_ms.map_or(excess, |w| w.max(excess)));
@@ -225,11 +201,42 @@ fn bound(case: &Case<'_>) -> Bound {
     out
 }
 
-/// The limit that an attempt with this outcome had run into.
-fn limit_of(reason: &str, connect_ms: f64, first_token_ms: f64) -> f64 {
-    match reason {
-        "refused" => 0.0,
-        "connect_timeout" => connect_ms,
-        _ => first_token_ms,
+/// The stand-in's own time: to its first token for a stream, to its end for a whole answer. A call is held until it is
+/// whole, so its own length is allowed for.
+fn own_time(r: &RequestRow, stand_in: &ProviderRow) -> Option<f64> {
+    let whole = !r.stream || r.useful_text_ms.is_none();
+    let until = if whole { stand_in.ended_ms } else { stand_in.first_token_ms };
+    Some((until? - stand_in.arrived_ms).max(0.0))
+}
+
+/// Time that the limits explain; `None` if this request did not meet the broken provider, or no limit is known.
+fn explained(case: &Case<'_>, r: &RequestRow, window: &Window) -> Option<f64> {
+    let d = &case.ev.declared;
+    // How long it was under way when the path broke.
+    let before = (window.injected_ms - r.started_ms).max(0.0);
+    if case.ev.gateways.is_none() {
+        if !r.stream || before > 0.0 {
+            return None;
+        }
+        let see = |word: &str| window.faults.iter().any(|f| f.provider.is_some() && f.see.contains(word));
+        return Some(if see("silen") {
+            d.first_token_limit_ms
+        } else if see("connect_timeout") {
+            d.connect_limit_ms
+        } else {
+            0.0
+        });
     }
+    let attempts = &case.ev.decision(r)?.record.attempts;
+    let failed = attempts.iter().filter(|a| case.is_broken(&a.target) && a.class != "success");
+    let limits: Option<Vec<f64>> = failed
+        .map(|a| match a.reason.as_str() {
+            "connect_timeout" => Some(d.connect_limit_ms),
+            "first_token_timeout" => Some(d.first_token_limit_ms),
+            "answer_timeout" => d.answer_limit_ms,
+            // Refused, reset or closed: nothing to wait for from the moment on at which the path broke.
+            _ => Some(before),
+        })
+        .collect();
+    limits.filter(|l| !l.is_empty()).map(|l| l.iter().sum())
 }
