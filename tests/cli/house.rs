@@ -11,7 +11,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("units", &["exit"]),
     ("assets", &["exit"]),
     ("diag", &[]),
-    ("term", &[]),
+    ("term", &["exit"]),
     ("spec", &["diag"]),
     ("policy", &["spec", "diag"]),
     ("lint", &["policy", "spec", "diag"]),
