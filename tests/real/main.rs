@@ -2,4 +2,5 @@
 
 mod openai;
 mod peer;
+#[cfg(test)]
 mod toxiproxy;
