@@ -103,6 +103,10 @@ pub struct Begin {
     pub server: String,
     /// It belongs to a lab of this run and dies with it.
     pub embedded: bool,
+    /// The proxies belong to a lab that this run started: it deletes them when it ends, so whoever heals after the run must
+    /// not make them again.
+    #[serde(default)]
+    pub lab_of_run: bool,
     /// The proxies as they were.
     pub snapshot: BTreeMap<String, Proxy>,
 }
@@ -383,6 +387,7 @@ mod tests {
             pid: 1,
             server: "http://127.0.0.1:1".to_owned(),
             embedded: false,
+            lab_of_run: false,
             snapshot: BTreeMap::new(),
         };
         Entry::Begin { at: Stamp::default(), begin }

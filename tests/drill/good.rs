@@ -1,6 +1,6 @@
 //! A correct gateway passes, for good reasons.
 
-use crate::stage::{codes, drill, turn};
+use crate::stage::{LLMFO, Proc, codes, drill, turn};
 
 fn passes(name: &str) -> serde_json::Value {
     let _turn = turn();
@@ -54,4 +54,44 @@ fn midstream_break() {
     assert_eq!(cut("after_content", "n"), cut("after_content", "one_error_event"));
     assert_eq!(cut("inside_call", "n"), cut("inside_call", "answered_whole"));
     assert_eq!(s["duplicate_effects"], 0);
+}
+
+/// Each sabotage of the stand-in turns exactly its row of the report red.
+#[test]
+fn each_sabotage_turns_exactly_its_row_red() {
+    for what in ["schema", "handoff", "context"] {
+        let _turn = turn();
+        let dir = tempfile::tempdir().unwrap();
+        let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+        let policy = up["policy"].as_str().unwrap();
+        let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+        let serve = ["serve", "--policy", policy, "--listen", listen, "--format", "json", "--exit-with-stdin"];
+        let (_gateway, _) = Proc::start(LLMFO, &serve, dir.path());
+        sabotage(up["admin"].as_str().unwrap(), what);
+        let url = up["entries"]["region-1"]["url"].as_str().unwrap();
+        let (exit, text, s, _) =
+            drill(&["region-outage", "--lab", up["admin"].as_str().unwrap(), "--target", url], dir.path());
+        assert_eq!((exit, text.lines().last()), (1, Some("FAIL")), "{text}");
+        let promises = s["promises"].as_object().unwrap().values();
+        let rows: Vec<&serde_json::Value> = promises.flat_map(|p| p["rows"].as_array().unwrap()).collect();
+        let red: Vec<&str> =
+            rows.iter().filter(|r| r["verdict"] == "fail").map(|r| r["name"].as_str().unwrap()).collect();
+        assert_eq!(red, [what], "{text}");
+    }
+}
+
+fn sabotage(admin: &str, what: &str) {
+    use std::io::{Read, Write};
+    let address = admin.trim_start_matches("http://");
+    let body = format!(r#"{{"provider":"local-b","break":"{what}"}}"#);
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "POST /sabotage HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -121,6 +121,8 @@ pub struct RunIs<'a> {
     pub drill: &'a str,
     /// The fault server dies with the lab.
     pub embedded: bool,
+    /// The lab was started by this run and dies with it.
+    pub own_lab: bool,
     /// The proxies that may be touched.
     pub proxies: &'a [String],
     /// Longest duration of the drill.
@@ -165,6 +167,7 @@ impl Safety {
             pid: std::process::id(),
             server: client.base_url().into(),
             embedded: is.embedded,
+            lab_of_run: is.own_lab,
             snapshot: before,
         };
         wal.append(Entry::Begin { at: Stamp::now(), begin })?;

@@ -209,6 +209,7 @@ impl<'a> Run<'a> {
         let is = RunIs {
             drill: &ground.plan.drill,
             embedded: ground.topology.embedded,
+            own_lab: self.options.lab.is_none(),
             proxies: &proxies,
             longest: ground.plan.max_duration,
             restore_deadline: ground.plan.restore_deadline,

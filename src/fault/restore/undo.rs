@@ -46,7 +46,7 @@ pub async fn restore(client: &Client, by: &str, wal: &mut dyn Wal) -> Restored {
         }
         // An answer that hangs is no reason to give up: one locked proxy makes the whole list hang.
         Err(e) if e.kind != FaultKind::Timeout => (Cleanup::Dirty(format!("{e}; {}", e.hint())), vec![]),
-        _ => heal(client, &undo, &Mutex::new(&mut *wal)).await,
+        _ => heal(client, &undo, by, &Mutex::new(&mut *wal)).await,
     };
     let took = started.elapsed();
     if took > LATE_AFTER && cleanup == Cleanup::Clean {
@@ -59,8 +59,8 @@ pub async fn restore(client: &Client, by: &str, wal: &mut dyn Wal) -> Restored {
     Restored { cleanup, took, notes }
 }
 
-async fn heal(client: &Client, undo: &Undo, wal: &Shared<'_>) -> (Cleanup, Vec<String>) {
-    let each = undo.proxies.iter().map(|name| one(client, undo, name, wal));
+async fn heal(client: &Client, undo: &Undo, by: &str, wal: &Shared<'_>) -> (Cleanup, Vec<String>) {
+    let each = undo.proxies.iter().map(|name| one(client, undo, name, by, wal));
     let mut cleanup = Cleanup::Clean;
     let mut notes = Vec::new();
     for (state, note) in join_all(each).await {
@@ -70,7 +70,7 @@ async fn heal(client: &Client, undo: &Undo, wal: &Shared<'_>) -> (Cleanup, Vec<S
     (cleanup, notes)
 }
 
-async fn one(client: &Client, undo: &Undo, name: &str, wal: &Shared<'_>) -> (Cleanup, Option<String>) {
+async fn one(client: &Client, undo: &Undo, name: &str, by: &str, wal: &Shared<'_>) -> (Cleanup, Option<String>) {
     let Some(before) = undo.begin.snapshot.get(name) else {
         return (Cleanup::Dirty(format!("{name}: changed, but not in the snapshot")), None);
     };
@@ -80,6 +80,9 @@ async fn one(client: &Client, undo: &Undo, name: &str, wal: &Shared<'_>) -> (Cle
         match gently(client, before, &prefix, wal).await {
             Ok(()) if attempt == 0 => return (Cleanup::Clean, None),
             Ok(()) => return (Cleanup::RestoredLate, Some(format!("{name}: restored at the second try ({why})"))),
+            Err(e) if e.kind == FaultKind::NotFound && undo.begin.lab_of_run && by != "runner" => {
+                return (Cleanup::Clean, Some(format!("{name}: is gone with the lab that it belonged to")));
+            }
             Err(e) => {
                 why = e.to_string();
                 // Gone, or hanging: more of the same does not help.

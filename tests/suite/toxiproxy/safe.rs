@@ -43,6 +43,7 @@ fn begin(rig: &Rig, id: &str, before: BTreeMap<String, Proxy>) -> Entry {
         pid: std::process::id(),
         server: format!("http://{}", rig.api),
         embedded: false,
+        lab_of_run: false,
         snapshot: before,
     };
     Entry::Begin { at: Stamp::now(), begin }
