@@ -17,7 +17,7 @@ pub struct LogQueue {
     dropped: Arc<AtomicU64>,
 }
 
-/// The writing end; dropping it ends nothing, [`LogWriter::finish`] waits for what is queued.
+/// The writing end; dropping it ends nothing, `finish` waits for what is queued.
 #[derive(Debug)]
 pub struct LogWriter {
     done: Receiver<()>,
