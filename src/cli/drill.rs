@@ -9,7 +9,7 @@ use super::Global;
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
-use crate::drill::report::{Table, again, cut_table, phase_table, promise_table, rto_line, summary};
+use crate::drill::report::{Table, cut_table, phase_table, promise_table, rto_line, summary};
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
@@ -247,6 +247,7 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
             let value = summary(&done.evidence, &done.judgement, &done.facts);
             global.term.out(&serde_json::to_string_pretty(&value).unwrap_or_default());
         }
+        Format::Human if global.quiet => global.term.out(done.judgement.verdict.word()),
         Format::Human => global.term.out(&human(global, &done, &options.report)),
     }
     Ok(exit_of(&done.evidence, done.judgement.verdict, done.facts.cleanup))
@@ -300,7 +301,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "proposed changes", &facts.proposals);
     section(&mut out, "found and healed before the start", &facts.healed);
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
-    out.push(format!("report: {}   again: {}", report.display(), again(ev)));
+    out.push(format!("report: {}   again: {}", report.display(), facts.again));
     let secs = facts.duration_ms / 1e3;
     let aborted = ev.aborted.as_ref().map(|a| format!(" ({}: {})", a.by, a.text)).unwrap_or_default();
     out.push(format!("clean-up {}, {secs:.1} s{aborted}", facts.cleanup.word()));

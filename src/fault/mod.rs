@@ -10,3 +10,4 @@ pub mod restore;
 pub mod server;
 pub mod toxic;
 pub mod wal;
+pub mod wanted;

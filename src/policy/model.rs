@@ -1,4 +1,4 @@
-//! The types of a resolved policy. Built only by [`super::resolve`]; read by everything else.
+//! The types of a resolved policy. Built only by `super::resolve`; read by everything else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

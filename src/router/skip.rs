@@ -95,8 +95,9 @@ impl Skip {
             Skip::StrictSchema => "needs a strict JSON schema".to_owned(),
             Skip::Context { need, window } => format!("needs about {need} tokens, window {window}"),
             Skip::SmallerContext => "its window is not larger than the one that was too small".to_owned(),
-            Skip::Away(Availability::Cooling { until, .. }) => {
-                format!("for another {}", units::human(until.since(now)))
+            Skip::Away(Availability::Cooling { until, why }) => {
+                let why = if why == super::availability::OPEN { "its breaker is open" } else { "it cools down" };
+                format!("{why}, for another {}", units::human(until.since(now)))
             }
             Skip::Away(Availability::Benched { until, why }) => {
                 format!("{why}, next probe in {}", units::human(until.since(now)))

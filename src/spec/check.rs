@@ -34,7 +34,12 @@ pub fn against(doc: &SpannedDoc, root: &Value, known: &[&str]) -> Checked {
         let pointer = error.instance_path().as_str().to_owned();
         match error.kind() {
             Kind::AdditionalProperties { unexpected } => {
-                for key in unexpected {
+                let room = MAX_FINDINGS.saturating_sub(findings.len());
+                if let Some(more) = unexpected.len().checked_sub(room).filter(|more| *more > 0) {
+                    let text = format!("{more} more keys are unknown here");
+                    findings.push(Diagnostic::new(&rules::UNKNOWN_KEY, doc.place(&pointer), text));
+                }
+                for key in unexpected.iter().take(room) {
                     let below = format!("{pointer}/{}", escape(key));
                     let (d, guess) = unknown_key(doc, root, &pointer, &below, key);
                     meant.extend(guess.map(|g| format!("{pointer}/{}", escape(&g))));

@@ -6,6 +6,8 @@ pub mod table;
 
 use std::io::{IsTerminal, Write};
 
+use crate::exit::Exit;
+
 pub use color::{ColorChoice, ColorFacts, use_color};
 
 /// What is known about the two output streams.
@@ -46,24 +48,34 @@ impl Term {
         }
     }
 
-    /// Writes the result to stdout. A broken pipe ends the process quietly: whoever read has seen enough.
+    /// Writes the result to stdout. A broken pipe ends the process quietly: whoever read has seen enough. Any other failure
+    /// loses the result, so that the process says so and ends with the code for "could not run".
     pub fn out(&self, text: &str) {
-        write_quietly(&mut std::io::stdout().lock(), text);
+        match write_all(&mut std::io::stdout().lock(), text) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => leave(Exit::Good),
+            Err(e) => {
+                self.err(&format!("llmfo: the result could not be written: {e}\n  next: is the disk full?"));
+                leave(Exit::CouldNotRun);
+            }
+        }
     }
 
-    /// Writes progress and hints to stderr.
+    /// Writes progress and hints to stderr. Where that fails there is nobody to tell, and the work goes on.
     pub fn err(&self, text: &str) {
-        write_quietly(&mut std::io::stderr().lock(), text);
+        let _ = write_all(&mut std::io::stderr().lock(), text);
     }
 }
 
-#[expect(clippy::exit, reason = "a closed stdout leaves nobody to tell; 0 is what `head` expects of its writer")]
-fn write_quietly(to: &mut impl Write, text: &str) {
-    let done =
-        to.write_all(text.as_bytes()).and_then(|()| if text.ends_with('\n') { Ok(()) } else { to.write_all(b"\n") });
-    if let Err(e) = done.and_then(|()| to.flush())
-        && e.kind() == std::io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(0);
+#[expect(clippy::exit, reason = "nobody can be told any more: what stdout was for is lost or no longer wanted")]
+fn leave(exit: Exit) -> ! {
+    std::process::exit(i32::from(exit.code()))
+}
+
+fn write_all(to: &mut impl Write, text: &str) -> std::io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        to.write_all(b"\n")?;
     }
+    to.flush()
 }

@@ -1,8 +1,10 @@
 //! The command line as its user meets it, and the rules of the house.
 
+#[cfg(test)]
 mod house;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]
 mod serve_tls;
+#[cfg(test)]
 mod validate;

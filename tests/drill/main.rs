@@ -1,8 +1,13 @@
 //! Drills with the real binary over real sockets. One at a time: they measure time, and a drill beside another one would
 //! measure the machine.
 
+#[cfg(test)]
 mod bad;
+#[cfg(test)]
 mod commands;
+#[cfg(test)]
 mod good;
+#[cfg(test)]
 mod safety;
+#[cfg(test)]
 mod stage;

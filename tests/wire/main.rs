@@ -12,8 +12,13 @@ mod gateway_life;
 mod http;
 #[cfg(test)]
 mod mock;
+#[cfg(test)]
 mod rig;
+#[cfg(test)]
 mod streams;
+#[cfg(test)]
 mod streams_calls;
+#[cfg(test)]
 mod streams_ends;
+#[cfg(test)]
 mod streams_props;

@@ -51,7 +51,9 @@ fn steady(case: &mut Case<'_>) {
             case.findings.add("steady_state_not_met", text);
         }
     }
-    if turns < ev.needs.steady_turns {
+    // Who stopped it before the steady state was over has said so; the path is not to blame.
+    let interrupted = ev.windows.is_empty() && ev.aborted.is_some();
+    if turns < ev.needs.steady_turns && !interrupted {
         case.findings.add("steady_state_not_met", format!("{turns} turns, {} wanted", ev.needs.steady_turns));
     }
 }

@@ -1,6 +1,6 @@
 //! `report.md`: the same facts for people.
 
-use super::{RunFacts, Table, again, cut_table, phase_table, promise_table, rto_line};
+use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::verdict::Weight;
@@ -31,7 +31,7 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
         run.duration_ms / 1e3,
         ev.seed,
         run.cleanup.word(),
-        again(ev),
+        text(&run.again),
     );
     if let Some(a) = &ev.aborted {
         out.push_str(&format!("\nEnded before its time ({}): {}\n", text(&a.by), text(&a.text)));

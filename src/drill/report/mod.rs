@@ -6,7 +6,6 @@ pub mod summary;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
 use super::judge::Judgement;
 use super::verdict::Cleanup;
 
@@ -51,6 +50,8 @@ pub struct RunFacts {
     pub timeline: Vec<Moment>,
     /// Proposed changes.
     pub proposals: Vec<String>,
+    /// The command that runs the same again: everything that the verdict depends on.
+    pub again: String,
 }
 
 /// A table as data: the terminal and Markdown render it in their own ways.
@@ -148,10 +149,4 @@ pub fn rto_line(j: &Judgement) -> String {
         ),
         None => format!("recovery time {total:.0} ms; its parts are not known for a foreign gateway"),
     }
-}
-
-/// One line that says how to run it again.
-#[must_use]
-pub fn again(ev: &Evidence) -> String {
-    format!("llmfo drill run {} --seed {}", ev.drill, ev.seed)
 }

@@ -62,6 +62,27 @@ pub struct Options {
     pub state: PathBuf,
 }
 
+impl Options {
+    /// The command that runs the same again, with everything that its verdict depends on.
+    fn command(&self, name: &str, found: &Found) -> String {
+        let name = if found.source.starts_with("built in") { name } else { &found.source };
+        let mut words = vec![format!("llmfo drill run {name} --seed {}", self.seed)];
+        words.extend(self.targets.iter().map(|t| format!("--target {t}")));
+        words.extend(self.lab.iter().map(|l| format!("--lab {l}")));
+        words.extend(self.toxiproxy.iter().map(|t| format!("--toxiproxy {t}")));
+        words.extend(self.policy.iter().map(|p| format!("--policy {}", p.display())));
+        words.extend(self.see.map(|see| {
+            let see = match see {
+                See::Refused => "refused",
+                See::Silence => "silence",
+                _ => "connect_timeout",
+            };
+            format!("--see {see}")
+        }));
+        crate::units::printable(&words.join(" "), 2_000)
+    }
+}
+
 /// A drill that is over.
 #[derive(Debug)]
 pub struct Done {
@@ -141,6 +162,7 @@ pub async fn execute(
         not_exercised: run.not_exercised.clone(),
         timeline: timeline::timeline(&run.evidence, &judgement),
         proposals: propose(&run.evidence, &judgement),
+        again: options.command(&file.name, found),
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
     Ok(Done { evidence: run.evidence, judgement, facts })

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the network, TLS, silence, a broken or empty answer | provider | yes |
 //! | the gateway's own fault (`internal`) | provider | no |
-//! | a status or an error object | see [`status`] | provider only |
+//! | a status or an error object | see `status.rs` | provider only |
 
 mod status;
 mod words;

@@ -64,7 +64,10 @@ impl ChoiceState {
         match reason.as_str() {
             "length" | "content_filter" => seen.real_end = true,
             "stop" | "tool_calls" | "function_call" => seen.real_end |= self.answers(),
-            other => return Err(StreamFault::BadFinish(crate::units::printable(other, 40))),
+            other => {
+                let told = settings.secrets.scrub(other);
+                return Err(StreamFault::BadFinish(crate::units::printable(&told, 40)));
+            }
         }
         self.finish = Some(reason.clone());
         self.waits_from = None;
