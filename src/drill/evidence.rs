@@ -22,6 +22,8 @@ pub struct Declared {
     pub connect_limit_ms: f64,
     /// Limit to the first sign of life of a stream, in the tier of the broken provider.
     pub first_token_limit_ms: f64,
+    /// Silence allowed after a stream's first sign of life.
+    pub idle_limit_ms: f64,
     /// Limit of a whole answer that is not streamed, where the policy names one.
     pub answer_limit_ms: Option<f64>,
     /// Useful answers must be back within this, and the primary after the restore.

@@ -329,6 +329,7 @@ fn declared(
         deadline_ms: ms(route.deadline),
         connect_limit_ms: ms(route.connect_timeout),
         first_token_limit_ms: ms(tier.first_token_timeout),
+        idle_limit_ms: ms(route.idle_timeout),
         answer_limit_ms: tier.answer_timeout.map(ms),
         recovery_ms: stricter(name, "recovery_ms", of(o.recovery_ms), own.recovery_ms.map(|m| m.0 as f64))?,
         useful_text_p95_ms: stricter(

@@ -234,6 +234,8 @@ fn explained(case: &Case<'_>, r: &RequestRow, window: &Window) -> Option<f64> {
             "connect_timeout" => Some(d.connect_limit_ms),
             "first_token_timeout" => Some(d.first_token_limit_ms),
             "answer_timeout" => d.answer_limit_ms,
+            // It had begun a tool call, which is held until it is whole, and fell silent inside it.
+            "idle_timeout" => Some(before + d.idle_limit_ms),
             // Refused, reset or closed: nothing to wait for from the moment on at which the path broke.
             _ => Some(before),
         })
