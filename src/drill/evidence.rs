@@ -279,6 +279,8 @@ pub struct Evidence {
     pub stand_ins: Vec<String>,
     /// The stand-ins answered the drill's own direct calls during the outage.
     pub stand_ins_healthy: bool,
+    /// Why the run went no further than the steady state; empty if it did.
+    pub not_well: Vec<String>,
     /// Steady state began here (after the gateways were ready).
     pub steady_from_ms: f64,
     /// The load ended here.

@@ -35,6 +35,13 @@ pub(super) fn check(case: &mut Case<'_>) {
 
 fn steady(case: &mut Case<'_>) {
     let ev = case.ev;
+    // What stopped the run before anything was broken; answers that came later cannot mend it.
+    for text in &ev.not_well {
+        case.findings.add("steady_state_not_met", text.clone());
+    }
+    if !ev.not_well.is_empty() {
+        return;
+    }
     let inside = |at: f64| at >= ev.steady_from_ms && at < ev.first_injection_ms();
     // Those that were still under way at the injection are judged as such.
     let rows: Vec<_> =

@@ -330,7 +330,8 @@ impl<'a> Run<'a> {
         for problem in &problems {
             tell.say(&format!("no steady state, so nothing is broken: {problem}"), true);
         }
-        Ok(problems.is_empty())
+        self.evidence.not_well = problems;
+        Ok(self.evidence.not_well.is_empty())
     }
 
     async fn wait(
