@@ -140,3 +140,65 @@ fn two_drills_on_one_server_do_not_overlap() {
     first.signal(Signal::TERM);
     assert_eq!(first.finish().0, 143);
 }
+
+/// Panics in mid-outage, as a bug would.
+struct Panics;
+
+impl llmfo::drill::run::Reporter for Panics {
+    fn state(&mut self, line: &str) {
+        assert!(!line.starts_with("outage"), "a bug in mid-outage");
+    }
+
+    fn say(&mut self, _: &str, _: bool) {}
+}
+
+#[test]
+fn a_panic_in_mid_outage_restores_before_it_is_passed_on() {
+    use llmfo::drill::{library, run};
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+    let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+    let policy = up["policy"].as_str().unwrap();
+    let serve = ["serve", "--policy", policy, "--listen", listen, "--format", "json", "--exit-with-stdin"];
+    let (_gateway, _) = Proc::start(LLMFO, &serve, dir.path());
+    let options = run::Options {
+        seed: 1,
+        targets: vec![up["entries"]["region-1"]["url"].as_str().unwrap().into()],
+        lab: Some(up["admin"].as_str().unwrap().into()),
+        toxiproxy: None,
+        policy: None,
+        see: None,
+        report: dir.path().join("report"),
+        state: dir.path().join("state"),
+    };
+    let found = library::find(short_drill(dir.path(), 60_000).to_str().unwrap()).unwrap();
+    let file = library::parse(&found).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runtime.block_on(async {
+            let stops = run::signals::Stops::listen().unwrap();
+            run::execute(&options, &file, &found, stops, &mut Panics).await.map(|_| ())
+        })
+    }));
+    assert!(ended.is_err(), "the panic is passed on: {ended:?}");
+    let address = up["providers"]["local-a"].as_str().unwrap().trim_start_matches("http://").trim_end_matches("/v1");
+    assert!(TcpStream::connect(address).is_ok(), "restored already");
+    let log = std::fs::read_dir(dir.path().join("state/drills")).unwrap().next().unwrap().unwrap().path();
+    let last = std::fs::read_to_string(log).unwrap().lines().last().unwrap().to_string();
+    assert!(last.contains("restored") && last.contains("\"by\":\"runner\""), "{last}");
+}
+
+#[test]
+fn a_second_ctrl_c_skips_waiting_and_not_the_restore() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = short_drill(dir.path(), 60_000);
+    let mut run = Running::start(&[file.to_str().unwrap()], dir.path());
+    run.wait_for("outage: ");
+    run.signal(Signal::INT);
+    run.signal(Signal::INT);
+    let (exit, text, summary, _) = run.finish();
+    assert_eq!((exit, text.lines().last()), (130, Some("ABORTED")), "{text}");
+    assert_eq!(summary["cleanup"], "clean");
+}
