@@ -2,7 +2,7 @@
 //!
 //! Evidence first: an input about an attempt is heard before limits that ran out at the same moment are applied, so that an
 //! answer which came in time is never thrown away because a tick was late. A new request is the other way round: what is
-//! overdue is settled first, so that it sees the targets as they are.
+//! overdue is settled first, so that it sees the targets as they are. What time alone does to targets comes before both.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -302,14 +302,28 @@ impl Engine {
         self.done(now, id, Outcome::ClientGone);
     }
 
+    /// Tells what has changed at targets, and sets their alarms anew.
+    fn tell(&mut self, now: Ts) {
+        let (changed, notes) = self.board.settle(now);
+        self.out.extend(notes.into_iter().map(Output::Note));
+        for id in changed {
+            self.timers.set(Alarm::Target(id), self.board.wake(now, id));
+        }
+    }
+
+    /// Targets whose time has come: a cooldown is over, or a probe is due. Before anything else, so that nobody is sent to a
+    /// target that was last told to be out.
+    fn wake_targets(&mut self, now: Ts) {
+        while let Some(id) = self.timers.pop_due_target(now) {
+            self.target_woke(now, id);
+        }
+        self.tell(now);
+    }
+
     /// Applies everything that is due, until nothing is.
     fn settle(&mut self, now: Ts) {
         loop {
-            let (changed, notes) = self.board.settle(now);
-            self.out.extend(notes.into_iter().map(Output::Note));
-            for id in changed {
-                self.timers.set(Alarm::Target(id), self.board.wake(now, id));
-            }
+            self.tell(now);
             let Some(alarm) = self.timers.pop_due(now) else { return };
             match alarm {
                 Alarm::Attempt(id) => {
@@ -326,6 +340,7 @@ impl Engine {
 
 impl Machine for Engine {
     fn handle(&mut self, now: Ts, input: Input) {
+        self.wake_targets(now);
         match input {
             Input::Arrive { request, facts } => {
                 self.settle(now);

@@ -47,6 +47,15 @@ impl Timers {
         self.queue.first().map(|(at, _)| *at)
     }
 
+    /// Takes one target's alarm that is due.
+    pub(super) fn pop_due_target(&mut self, now: Ts) -> Option<TargetId> {
+        let mut targets = self.at.range(Alarm::Target(TargetId(0))..);
+        let (alarm, _) = targets.find(|(_, at)| **at <= now)?;
+        let alarm = *alarm;
+        self.set(alarm, None);
+        if let Alarm::Target(id) = alarm { Some(id) } else { None }
+    }
+
     /// Takes one alarm that is due.
     pub(super) fn pop_due(&mut self, now: Ts) -> Option<Alarm> {
         let (at, alarm) = *self.queue.first()?;
@@ -74,5 +83,16 @@ mod tests {
         assert_eq!(timers.pop_due(Ts(9)), Some(a), "the moved alarm, not its old time");
         assert_eq!(timers.pop_due(Ts(9)), Some(Alarm::Target(TargetId(0))));
         assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn targets_can_be_asked_for_alone() {
+        let mut timers = Timers::default();
+        timers.set(Alarm::Attempt(AttemptId(1)), Some(Ts(1)));
+        timers.set(Alarm::Target(TargetId(2)), Some(Ts(9)));
+        timers.set(Alarm::Target(TargetId(3)), Some(Ts(7)));
+        assert_eq!(timers.pop_due_target(Ts(8)), Some(TargetId(3)));
+        assert_eq!(timers.pop_due_target(Ts(8)), None);
+        assert_eq!(timers.next(), Some(Ts(1)), "the attempt's alarm still stands");
     }
 }

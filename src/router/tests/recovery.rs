@@ -64,6 +64,27 @@ fn an_open_target_gets_nothing_but_its_probe() {
     assert_eq!(d.probes().iter().filter(|(_, name)| name == "a").count(), 1, "it hangs, and the next comes later");
 }
 
+/// A cooldown and the limit of an attempt run out between two ticks, the limit first. The stand-in of that attempt is the
+/// target whose cooldown is over by now: people must hear that it serves before anything is sent there.
+#[test]
+fn a_late_tick_tells_that_a_target_serves_before_it_sends_there() {
+    let mut d = two();
+    fail_a(&mut d, &retry_after(2));
+    d.pass_ms(500);
+    let r = d.arrive(facts());
+    assert_eq!(d.dial(r).map(|(_, name)| name).as_deref(), Some("b"), "a cools until 2.0 s, b must connect by 1.5 s");
+    d.take();
+    d.now = d.now + Duration::from_secs(2);
+    d.input(Input::Tick);
+    let told = |o: &Output| match o {
+        Output::Note(Note::Availability { target, now: Availability::Serving { .. }, .. }) => Some(("serves", *target)),
+        Output::Dial { target, .. } => Some(("dial", *target)),
+        _ => None,
+    };
+    let a = TargetId(0);
+    assert_eq!(d.out.iter().filter_map(told).collect::<Vec<_>>(), [("serves", a), ("dial", a)]);
+}
+
 #[test]
 fn a_probe_that_fails_doubles_the_cooldown_and_one_that_is_rate_limited_does_not() {
     let mut d = two();
