@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::classify::Class;
-use crate::policy::TargetId;
+use super::io::{AttemptId, HandoffCause};
+use crate::policy::{RouteId, TargetId};
 use crate::units::Ts;
 
 /// Version of [`DecisionRecord`]. Fields are only added.
@@ -15,7 +16,7 @@ pub struct AttemptRecord {
     /// Target by name.
     pub target: String,
     /// Why it was chosen: `first choice`, `instead of <target>: <skip reason>`, `after <target>: <reason>`, `reused connection failed`,
-    /// `same target again: nobody else is left`.
+    /// `same target again: nobody else is left`, `hedge: ...`.
     pub why: String,
     /// Class of its outcome.
     pub class: Class,
@@ -54,6 +55,8 @@ pub enum Outcome {
     Answered,
     /// A whole answer from another quality tier.
     Degraded,
+    /// A repeated turn: the calls that were delivered for it before.
+    FromLedger,
     /// Handed to a human.
     Handoff,
     /// An honest refusal (nobody may, nobody can now).
@@ -70,6 +73,9 @@ pub enum Outcome {
 /// point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
+    /// In the queue.
+    #[serde(default)]
+    pub queued_ms: f64,
     /// Dial of an attempt until its failure was noticed, summed over those that failed before commit; zero without one.
     pub detection_ms: f64,
     /// Failure noticed until the next dial began, summed likewise.
@@ -93,6 +99,9 @@ pub struct DecisionRecord {
     pub intent: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
+    /// What led to a handoff.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handoff: Option<HandoffCause>,
     /// Target that answered, by name.
     pub target: Option<String>,
     /// Dials in order.
@@ -106,7 +115,8 @@ pub struct DecisionRecord {
 }
 
 /// What a target can do right now: computed in one place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Availability {
     /// Takes traffic (the share is 1 until health and ramp are built).
     Serving {
@@ -165,6 +175,16 @@ pub struct TargetSnapshot {
     pub availability: Availability,
     /// What has happened there.
     pub counters: Counters,
+    /// Health score, 0 to 100; `None`: too little was seen.
+    pub score: Option<f64>,
+    /// Share of counted outcomes that failed, of the worse window.
+    pub error_rate: Option<f64>,
+    /// 1 at the latency's baseline, 0 at three times it.
+    pub latency_part: Option<f64>,
+    /// Step of its ramp, from zero; `None`: not ramping.
+    pub ramp_step: Option<usize>,
+    /// Slots that are free; `None`: it declares none.
+    pub free_slots: Option<u32>,
 }
 
 /// The core, now.
@@ -178,10 +198,17 @@ pub struct Snapshot {
     pub requests_committed: usize,
     /// Attempts under way, probes included.
     pub attempts_in_flight: usize,
+    /// Requests that wait for room, by route in the order of the policy.
+    pub queued: Vec<usize>,
+    /// Tool calls delivered whose result has not come back.
+    pub unconfirmed_calls: usize,
+    /// An operator has switched the emergency mode on.
+    pub emergency: bool,
 }
 
 /// Something worth telling people.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Note {
     /// A target's availability changed.
     Availability {
@@ -192,6 +219,20 @@ pub enum Note {
         /// Named reason of the change: `consecutive_failures`, `failure_ratio`, `rate_limited`, `probe_failed`, `probes_passed`,
         /// `account_fault`, `place_fault` ...
         reason: String,
+    },
+    /// A request waits for room, or no longer.
+    Queue {
+        /// On which route.
+        route: RouteId,
+        /// Requests that wait there now.
+        depth: usize,
+    },
+    /// A hedge has ended: the attempt that was not needed any more.
+    HedgeLost {
+        /// Which.
+        attempt: AttemptId,
+        /// Whom.
+        target: TargetId,
     },
     /// An attempt failed before commit and another follows or not.
     AttemptFailed {

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::admission::Rooms;
 use super::availability::Board;
-use super::classify::{Class, Verdict, classify};
-use super::decision::{Note, Outcome, Snapshot, TargetSnapshot};
-use super::io::{AttemptId, Facts, Failure, Input, Machine, Output, Reply, RequestId};
+use super::decision::{Outcome, Snapshot, TargetSnapshot};
+use super::io::{AttemptId, Facts, HandoffCause, Input, Machine, Output, Reply, RequestId, Withhold};
+use super::ledger::{Arrival, Ledger};
 use super::refuse;
-use super::request::{Attempt, Owner, Phase, Request, timed_out};
-use super::select::{Ask, Choice, Plan, choose};
+use super::request::{Attempt, How, Owner, Phase, Request, timed_out};
+use super::select::{Ask, Choice, Plan, choose, expected_tokens};
 use super::timers::{Alarm, Timers};
 use crate::policy::{Policy, TargetId};
 use crate::units::{Rng, Ts};
@@ -25,9 +26,15 @@ pub struct Engine {
     pub(super) rng: Rng,
     pub(super) board: Board,
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
+    pub(super) requests: BTreeMap<RequestId, Request>,
+    pub(super) rooms: Rooms,
+    pub(super) ledger: Ledger,
     pub(super) timers: Timers,
     pub(super) out: VecDeque<Output>,
-    requests: BTreeMap<RequestId, Request>,
+    /// Something may have become free since the rooms were last looked at.
+    pub(super) room_made: bool,
+    pub(super) emergency: bool,
+    hedges: bool,
     next_attempt: u64,
 }
 
@@ -39,22 +46,42 @@ impl Engine {
             rng: Rng::new(seed),
             board: Board::new(Arc::clone(&policy)),
             attempts: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            rooms: Rooms::new(policy.routes.len()),
+            ledger: Ledger::default(),
             timers: Timers::default(),
             out: VecDeque::new(),
-            requests: BTreeMap::new(),
+            room_made: false,
+            emergency: false,
+            hedges: true,
             next_attempt: 1,
             policy,
         }
     }
 
+    /// The same core for a driver that runs one attempt per request at a time.
+    #[must_use]
+    pub fn without_hedges(mut self) -> Engine {
+        self.hedges = false;
+        self
+    }
+
     /// What every target can do now, and what is under way.
     #[must_use]
     pub fn snapshot(&self, now: Ts) -> Snapshot {
-        let target = |id: TargetId, name: &str| TargetSnapshot {
-            target: id,
-            name: name.to_owned(),
-            availability: self.board.availability(now, id),
-            counters: self.board.counters(id),
+        let target = |id: TargetId, name: &str| {
+            let (score, ramp_step) = self.board.health(id);
+            TargetSnapshot {
+                target: id,
+                name: name.to_owned(),
+                availability: self.board.availability(now, id),
+                counters: self.board.counters(id),
+                score: score.map(|s| s.total),
+                error_rate: score.map(|s| s.error_rate),
+                latency_part: score.map(|s| s.latency_part),
+                ramp_step,
+                free_slots: self.board.free_slots(id),
+            }
         };
         let committed = self.requests.values().filter(|r| matches!(r.phase, Phase::Committed(_)));
         Snapshot {
@@ -62,6 +89,9 @@ impl Engine {
             requests_open: self.requests.len(),
             requests_committed: committed.count(),
             attempts_in_flight: self.attempts.len(),
+            queued: self.policy.routes.iter().map(|route| self.rooms.depth(route.id)).collect(),
+            unconfirmed_calls: self.ledger.unconfirmed().count(),
+            emergency: self.emergency,
         }
     }
 
@@ -69,6 +99,12 @@ impl Engine {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.attempts.is_empty()
+    }
+
+    /// Requests open, and attempts and probes under way: cheap enough to be asked after every input.
+    #[must_use]
+    pub fn open(&self) -> (usize, usize) {
+        (self.requests.len(), self.attempts.len())
     }
 
     pub(super) fn new_attempt(&mut self) -> AttemptId {
@@ -88,223 +124,155 @@ impl Engine {
         let attempt = self.attempts.remove(&id)?;
         self.timers.set(Alarm::Attempt(id), None);
         self.board.release(attempt.target);
+        self.room_made = true;
         if let Owner::Request(request) = attempt.owner
             && let Some(request) = self.requests.get_mut(&request)
         {
-            request.mark(&attempt);
+            request.mark(id, &attempt);
         }
         Some(attempt)
     }
 
     fn arrive(&mut self, now: Ts, id: RequestId, facts: Facts) {
-        if self.requests.contains_key(&id) {
+        if self.requests.contains_key(&id) || usize::from(facts.route.0) >= self.policy.routes.len() {
             return;
         }
         let route = Arc::clone(self.policy.route(facts.route));
-        self.requests.insert(id, Request::new(facts, route, now));
-        self.advance(now, id, false);
+        let above = route.context.handoff_above_tokens;
+        let too_long = above.is_some_and(|above| facts.body_bytes / 3 > above);
+        let arrival = match &facts.conversation {
+            Some(said) => self.ledger.arrive(now, facts.route, said),
+            None => Arrival::Go(Withhold::Nothing),
+        };
+        let expired = facts.expired;
+        let mut request = Request::new(facts, route, now);
+        if let Arrival::Go(withhold) = &arrival {
+            request.withhold = if expired { Withhold::Everything } else { *withhold };
+        }
+        self.requests.insert(id, request);
+        match arrival {
+            Arrival::Repeat(calls) => self.reply(now, id, Reply::FromLedger { calls }, Outcome::FromLedger),
+            Arrival::Handoff(cause) => {
+                let why = "this turn was answered before, with a call that must not be made twice".to_owned();
+                self.hand_off(now, id, cause, why);
+            }
+            Arrival::Go(_) if too_long => {
+                let why = "the conversation is longer than the route lets a model answer".to_owned();
+                self.hand_off(now, id, HandoffCause::LongConversation, why);
+            }
+            Arrival::Go(_) if self.given_up(id) => self.give_up(now, id),
+            Arrival::Go(_) => self.advance(now, id, false),
+        }
     }
 
-    /// Finds the next target for a request that has none, or the reply if there is none.
-    fn advance(&mut self, now: Ts, id: RequestId, paused: bool) {
-        let Some(request) = self.requests.get(&id) else { return };
-        let ask = Ask {
-            policy: &self.policy,
+    pub(super) fn hand_off(&mut self, now: Ts, id: RequestId, cause: HandoffCause, why: String) {
+        let collect = match (cause, self.requests.get(&id)) {
+            (HandoffCause::Intent, Some(request)) => request.route.collect.clone(),
+            _ => Vec::new(),
+        };
+        self.reply(now, id, Reply::Handoff { cause, why, collect }, Outcome::Handoff);
+    }
+
+    /// What is asked for a request now. Borrows all of the core but its random numbers.
+    pub(super) fn ask<'a>(policy: &'a Policy, board: &'a Board, request: &'a Request, now: Ts, hedge: bool) -> Ask<'a> {
+        Ask {
+            policy,
             route: &request.route,
             facts: &request.facts,
-            board: &self.board,
+            board,
             arrived: request.arrived,
             now,
             dialled: &request.dialled,
-        };
+            hedge,
+        }
+    }
+
+    /// Finds the next target for a request that has none, or the reply if there is none.
+    pub(super) fn advance(&mut self, now: Ts, id: RequestId, paused: bool) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let ask = Engine::ask(&self.policy, &self.board, request, now, false);
         match choose(&ask, paused, &mut self.rng) {
-            Choice::Dial(plan) => self.dial(now, id, &plan, false),
+            Choice::Dial(plan) => self.dial(now, id, &plan, How::Next),
             Choice::Pause(pause) => {
                 if let Some(request) = self.requests.get_mut(&id) {
                     request.phase = Phase::Pausing;
                 }
                 self.timers.set(Alarm::Request(id), Some(now + pause));
             }
-            Choice::Nobody(skips) => {
-                let (reply, outcome) = refuse::reply(&self.policy, request, &skips, now);
-                if let Some(request) = self.requests.get_mut(&id) {
-                    request.pass_over(now, &skips);
-                }
-                self.reply(now, id, reply, outcome);
-            }
+            Choice::Full(skips, room_at) => self.wait(now, id, &skips, room_at),
+            Choice::Nobody(skips) => self.nobody(now, id, &skips),
         }
     }
 
-    fn dial(&mut self, now: Ts, id: RequestId, plan: &Plan, fresh: bool) {
-        let attempt_id = self.new_attempt();
+    /// Nobody can answer it: the honest reply.
+    pub(super) fn nobody(&mut self, now: Ts, id: RequestId, skips: &[(TargetId, super::skip::Skip)]) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        request.begin(now, attempt_id, plan, fresh);
-        let (stream, degraded) = (request.facts.stream, plan.degraded);
-        let began = self.board.begin(now, plan.target);
+        let (reply, outcome) = refuse::reply(&self.policy, request, skips, now);
+        request.pass_over(now, skips);
+        self.reply(now, id, reply, outcome);
+    }
+
+    pub(super) fn dial(&mut self, now: Ts, id: RequestId, plan: &Plan, how: How) {
+        let attempt_id = self.new_attempt();
+        let emergency = self.in_emergency(id);
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.begin(now, attempt_id, plan, how);
+        let route = request.route.id;
+        for (target, share, went) in &plan.deals {
+            self.board.deal(route, *target, *share, *went);
+        }
+        let fresh = how == How::Fresh;
+        let tokens = expected_tokens(&request.facts);
+        let began = self.board.begin(now, plan.target, tokens);
+        let (stream, withhold) = (request.facts.stream, request.withhold);
+        let cap = request.route.on_capacity_exhausted.as_ref().and_then(|lists| lists.max_output_tokens);
+        let max_output_tokens = cap.filter(|_| emergency);
+        let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how == How::Next);
+        let hedge_at = hedge_at.filter(|_| !request.facts.risky_tools).map(|after| now + after);
         let attempt = Attempt::new(Owner::Request(id), plan.target, began, plan.grant, stream, fresh);
         self.attempts.insert(attempt_id, attempt);
         self.arm(attempt_id);
+        self.timers.set(Alarm::Request(id), None);
+        if how != How::Hedge {
+            self.timers.set(Alarm::Hedge(id), hedge_at);
+        }
         self.out.push_back(Output::Dial {
             request: id,
             attempt: attempt_id,
             target: plan.target,
             limits: plan.grant.limits,
             fresh,
-            degraded,
+            degraded: plan.degraded,
+            hedge: how == How::Hedge,
+            max_output_tokens,
+            withhold,
         });
     }
 
     /// The one terminal reply of a request that nobody answers, and its end.
-    fn reply(&mut self, now: Ts, id: RequestId, reply: Reply, outcome: Outcome) {
+    pub(super) fn reply(&mut self, now: Ts, id: RequestId, reply: Reply, outcome: Outcome) {
         let attempts = self.requests.get(&id).map_or(0, Request::dials);
+        if let (Reply::Handoff { cause, .. }, Some(request)) = (&reply, self.requests.get_mut(&id)) {
+            request.handoff = Some(*cause);
+        }
         self.out.push_back(Output::Reply { request: id, reply, attempts });
         self.done(now, id, outcome);
     }
 
-    fn done(&mut self, now: Ts, id: RequestId, outcome: Outcome) {
+    pub(super) fn done(&mut self, now: Ts, id: RequestId, outcome: Outcome) {
         self.timers.set(Alarm::Request(id), None);
+        self.timers.set(Alarm::Hedge(id), None);
+        self.leave_room(now, id);
         if let Some(request) = self.requests.remove(&id) {
             let record = Box::new(request.record(&self.policy, now, outcome));
             self.out.push_back(Output::Done { request: id, record });
         }
     }
 
-    /// The one terminal delivery of a request.
-    fn deliver(&mut self, id: RequestId, attempt: AttemptId) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        request.phase = Phase::Committed(attempt);
-        let (attempts, degraded) = (request.dials(), request.degraded);
-        self.out.push_back(Output::Deliver { request: id, attempt, attempts, degraded });
-    }
-
-    fn committed(&mut self, now: Ts, id: AttemptId) {
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let first = attempt.committed.is_none();
-        let owner = attempt.owner;
-        if let Owner::Request(request) = owner {
-            attempt.commit(now);
-            if first {
-                self.deliver(request, id);
-            }
-        } else {
-            attempt.sign(now, super::io::Sign::Life);
-        }
-        self.arm(id);
-    }
-
-    fn ended(&mut self, now: Ts, id: AttemptId) {
-        let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let first = attempt.committed.is_none();
-        attempt.commit(now);
-        let Some(attempt) = self.take_attempt(id) else { return };
-        let Owner::Request(request) = attempt.owner else {
-            return self.probe_passed(now, id, &attempt);
-        };
-        self.board.answered(now, attempt.target, attempt.began);
-        if first {
-            self.deliver(request, id);
-        }
-        let Some(state) = self.requests.get_mut(&request) else { return };
-        state.end(now, Class::Success, "ok".into(), false);
-        let outcome = if state.degraded { Outcome::Degraded } else { Outcome::Answered };
-        self.done(now, request, outcome);
-    }
-
-    fn broke(&mut self, now: Ts, id: AttemptId, failure: &Failure, reused: bool) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
-        let stale = reused && !attempt.fresh && attempt.first_token.is_none() && attempt.committed.is_none();
-        let mut verdict = classify(failure);
-        let stale = stale && attempt.owner != Owner::Probe && verdict.class == Class::Provider && !verdict.silent;
-        if stale {
-            verdict = Verdict { counted: false, reason: "reused_connection".into(), ..verdict };
-        }
-        self.failed(now, id, verdict, stale);
-    }
-
-    /// An attempt has failed, by report or by a limit.
-    fn failed(&mut self, now: Ts, id: AttemptId, verdict: Verdict, stale: bool) {
-        let Some(attempt) = self.take_attempt(id) else { return };
-        self.out.push_back(Output::Note(Note::AttemptFailed {
-            target: attempt.target,
-            class: verdict.class,
-            reason: verdict.reason.clone().into_owned(),
-            probe: attempt.owner == Owner::Probe,
-        }));
-        let Owner::Request(request) = attempt.owner else {
-            return self.probe_failed(now, id, &attempt, &verdict);
-        };
-        let benched = self.board.failed(now, attempt.target, attempt.began, request, &verdict, &mut self.rng);
-        self.alert(attempt.target, &verdict, benched);
-        let Some(state) = self.requests.get_mut(&request) else { return };
-        state.end(now, verdict.class, verdict.reason, verdict.silent);
-        if attempt.committed.is_some() {
-            self.out.push_back(Output::Break { request, attempt: id, class: verdict.class });
-            return self.done(now, request, Outcome::BrokenAfterCommit);
-        }
-        if verdict.class.returned_as_it_is() {
-            return self.reply(now, request, Reply::AsItIs { attempt: id }, Outcome::ReturnedAsItIs);
-        }
-        if stale && let Some(plan) = self.fresh_plan(now, request, &attempt) {
-            return self.dial(now, request, &plan, true);
-        }
-        self.advance(now, request, false);
-    }
-
-    /// The same target once more on a fresh connection, if dials, time and the target allow it. It counts as a dial: the
-    /// provider may have seen the request, and `max_attempts` counts every dial.
-    fn fresh_plan(&self, now: Ts, id: RequestId, attempt: &Attempt) -> Option<Plan> {
-        let request = self.requests.get(&id)?;
-        let ask = Ask {
-            policy: &self.policy,
-            route: &request.route,
-            facts: &request.facts,
-            board: &self.board,
-            arrived: request.arrived,
-            now,
-            dialled: &request.dialled,
-        };
-        ask.fresh(attempt.target, request.degraded)
-    }
-
-    /// Tells people what they must look at.
-    pub(super) fn alert(&mut self, target: TargetId, verdict: &Verdict, benched: bool) {
-        let text = match verdict.class {
-            Class::Account if benched => {
-                "the account or credential is refused or used up; benched until a probe passes"
-            }
-            Class::Place if benched => "it refuses the place that requests come from; benched until a probe passes",
-            Class::Mismatch => "it lacks something that a request needs and its policy entry promises",
-            _ => return,
-        };
-        let reason = verdict.reason.clone().into_owned();
-        let text = format!("{}: {text} ({reason})", crate::units::printable(&self.policy.target(target).name, 60));
-        self.out.push_back(Output::Note(Note::Alert { target, reason, text }));
-    }
-
-    fn client_gone(&mut self, now: Ts, id: RequestId, stalled: bool) {
-        let Some(request) = self.requests.get(&id) else { return };
-        if let Phase::Trying(attempt_id) | Phase::Committed(attempt_id) = request.phase {
-            // Who was silent past a limit is at fault, even if the client lost patience in the same moment.
-            let overdue =
-                self.attempts.get(&attempt_id).and_then(Attempt::limit).filter(|(at, ..)| *at <= now && !stalled);
-            let left = Verdict::new(Class::ClientGone, if stalled { "client_stalled" } else { "client_gone" });
-            let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
-            if let Some(attempt) = self.take_attempt(attempt_id) {
-                self.out.push_back(Output::Cancel { attempt: attempt_id });
-                if verdict.class != Class::ClientGone {
-                    self.board.failed(now, attempt.target, attempt.began, id, &verdict, &mut self.rng);
-                }
-            }
-            if let Some(request) = self.requests.get_mut(&id) {
-                request.end(now, verdict.class, verdict.reason, verdict.silent);
-            }
-        }
-        self.done(now, id, Outcome::ClientGone);
-    }
-
     /// Tells what has changed at targets, and sets their alarms anew.
     fn tell(&mut self, now: Ts) {
         let (changed, notes) = self.board.settle(now);
+        self.room_made |= !changed.is_empty();
         self.out.extend(notes.into_iter().map(Output::Note));
         for id in changed {
             self.timers.set(Alarm::Target(id), self.board.wake(now, id));
@@ -324,6 +292,7 @@ impl Engine {
     fn settle(&mut self, now: Ts) {
         loop {
             self.tell(now);
+            self.fill_rooms(now);
             let Some(alarm) = self.timers.pop_due(now) else { return };
             match alarm {
                 Alarm::Attempt(id) => {
@@ -331,7 +300,9 @@ impl Engine {
                     self.out.push_back(Output::Cancel { attempt: id });
                     self.failed(now, id, timed_out(&failure, counts), false);
                 }
-                Alarm::Request(id) => self.advance(now, id, true),
+                Alarm::Request(id) => self.request_woke(now, id),
+                Alarm::Hedge(id) => self.hedge(now, id),
+                Alarm::Room => self.room_made = true,
                 Alarm::Target(id) => self.target_woke(now, id),
             }
         }
@@ -359,9 +330,16 @@ impl Machine for Engine {
                 }
             }
             Input::Committed { attempt } => self.committed(now, attempt),
-            Input::Ended { attempt, usage: _ } => self.ended(now, attempt),
+            Input::Ended { attempt, usage } => self.ended(now, attempt, usage),
             Input::Broke { attempt, failure, reused } => self.broke(now, attempt, &failure, reused),
             Input::ClientGone { request, stalled } => self.client_gone(now, request, stalled),
+            Input::Calls { attempt, calls } => self.calls(now, attempt, &calls),
+            Input::Evidence { records } => {
+                self.board.set_evidence(records);
+                self.room_made = true;
+            }
+            Input::Bench { target, out } => self.board.bench(target, out),
+            Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}
         }
         self.settle(now);

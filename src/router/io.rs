@@ -6,19 +6,24 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::ledger::LedgerCall;
 use crate::policy::{DataClass, RouteId, TargetId};
 use crate::units::Ts;
 
 /// One client request. Chosen by the driver, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct RequestId(pub u64);
 
 /// One dial of one target, for a request or for a probe. Chosen by the core, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct AttemptId(pub u64);
 
 /// What the core knows about a request. Never a body.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Its route.
     pub route: RouteId,
@@ -44,10 +49,34 @@ pub struct Facts {
     pub task: String,
     /// Wall clock says that the policy has expired.
     pub expired: bool,
+    /// It continues a conversation (its turn is not the first): a part of what is scarce is kept for these.
+    pub open_conversation: bool,
+    /// Which turn of which conversation, if the client says so: without it the ledger only observes.
+    pub conversation: Option<Conversation>,
+}
+
+/// Where a request stands in a conversation, for the ledger (rule R9).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// Who asks: a name of the client's key, never the key.
+    pub client: String,
+    /// Its name for the conversation (bounded by the driver).
+    pub id: String,
+    /// The turn, from one.
+    pub turn: u64,
+    /// The version of the history that the client has, if it says so.
+    pub history_version: Option<u64>,
+    /// The client says that it repeats this turn.
+    pub repeats: bool,
+    /// Calls of this turn that are already in the messages.
+    pub calls_so_far: u32,
+    /// Ids of calls whose results are in the messages.
+    pub results: Vec<String>,
 }
 
 /// A sign of life of a stream before the commit point: it satisfies the first-token clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Sign {
     /// Reasoning, or content that is still held (`first_sentence`, `complete`).
     Life,
@@ -56,7 +85,8 @@ pub enum Sign {
 }
 
 /// How an attempt failed. The driver fills in what it saw; [`super::classify`] says whose fault it is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// An HTTP answer that is not usable as a success: a status outside 2xx (or 204), or an error object inside a 200.
     Status(StatusFailure),
@@ -90,12 +120,14 @@ pub enum Failure {
     BadFinish(String),
     /// The held part grew above its bound.
     TooLarge,
+    /// A probe was answered, but not as the group's golden case demands.
+    Quality(String),
     /// The bug-catcher: the driver's own code failed.
     Internal(String),
 }
 
 /// An HTTP-like failure, from a status line or from an error object inside a 200.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusFailure {
     /// The status; for an error object inside a 200, 200.
     pub status: u16,
@@ -114,7 +146,8 @@ pub struct StatusFailure {
 }
 
 /// What the driver reports.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Input {
     /// A request has come.
     Arrive {
@@ -163,12 +196,77 @@ pub enum Input {
         /// The client's own idle limit or write stall ended it, not the provider.
         stalled: bool,
     },
+    /// The attempt's answer calls tools. Before any of the calls is delivered; answered by [`Output::Calls`].
+    Calls {
+        /// Which.
+        attempt: AttemptId,
+        /// In the order of the answer.
+        calls: Vec<ProposedCall>,
+    },
+    /// What admission records say, at start and whenever that changes. Until the first one every member of a group counts as
+    /// admitted, so a driver that knows of records says so before the first request.
+    Evidence {
+        /// All of it: what is not listed has no record.
+        records: Vec<Evidence>,
+    },
+    /// An operator takes a target out or lets it back in.
+    Bench {
+        /// Which.
+        target: TargetId,
+        /// Out, or back in.
+        out: bool,
+    },
+    /// An operator switches the emergency mode: background tasks are refused and answers are capped.
+    Emergency {
+        /// On or off.
+        on: bool,
+    },
     /// Time has come (see `poll_timeout`).
     Tick,
 }
 
+/// A tool call as the model wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProposedCall {
+    /// The tool.
+    pub tool: String,
+    /// Its arguments, word for word.
+    pub arguments: String,
+}
+
+/// What the admission record of one target in one group is worth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The group.
+    pub group: String,
+    /// The target.
+    pub target: TargetId,
+    /// What its record says.
+    pub standing: Standing,
+    /// When an eligible record becomes stale.
+    pub stale_at: Option<Ts>,
+    /// The 95th percentile that it was measured with, in milliseconds.
+    pub baseline_p95_ms: Option<u64>,
+}
+
+/// What a record says about its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It may stand in.
+    Eligible,
+    /// It may not.
+    Excluded,
+    /// It was tested too long ago.
+    Stale,
+    /// It speaks about another prompt, adapter, model or golden set.
+    Mismatch,
+    /// There is none.
+    Missing,
+}
+
 /// Tokens as the target counted them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Sent.
     pub input_tokens: u64,
@@ -177,7 +275,7 @@ pub struct Usage {
 }
 
 /// Limits of one dial. The core keeps the first three clocks itself; the driver keeps `idle`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// To a standing connection; inside `first_token`.
     pub connect: Duration,
@@ -188,7 +286,8 @@ pub struct Limits {
 }
 
 /// What the driver must do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Output {
     /// Dial this target for this request.
     Dial {
@@ -204,6 +303,12 @@ pub enum Output {
         fresh: bool,
         /// The answer must be marked `degraded`.
         degraded: bool,
+        /// It runs beside another attempt of the same request: who commits first is delivered, the other cancelled.
+        hedge: bool,
+        /// Ask for no more output tokens than this (emergency).
+        max_output_tokens: Option<u64>,
+        /// Tools that must not be offered: the ledger cannot tell whether their operation was already done.
+        withhold: Withhold,
     },
     /// Run the structural probe against this target.
     Probe {
@@ -229,6 +334,16 @@ pub enum Output {
         attempts: u32,
         /// The answer must be marked `degraded`.
         degraded: bool,
+    },
+    /// The calls of an attempt, with the id and the operation key that each must carry. The driver writes them down and tells
+    /// the storage before the first byte of a call leaves.
+    Calls {
+        /// For whom.
+        request: RequestId,
+        /// Which attempt.
+        attempt: AttemptId,
+        /// In the order of the answer.
+        calls: Vec<LedgerCall>,
     },
     /// Nothing was delivered and nothing will be: send this reply. Exactly one of Deliver and Reply per request, unless the
     /// client left first.
@@ -261,7 +376,8 @@ pub enum Output {
 }
 
 /// A reply without an answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// Hand this attempt's error answer through, in OpenAI shape (caller fault, policy block).
     AsItIs {
@@ -272,8 +388,17 @@ pub enum Reply {
     TooLong,
     /// Everything that may answer was tried or is unavailable: 503 `handoff`, `x-should-retry: false`.
     Handoff {
+        /// What led to it.
+        cause: HandoffCause,
         /// Why, in one sentence, with each target's state; safe to print.
         why: String,
+        /// Fields to ask the customer for before a human takes over (`collect_and_handoff`).
+        collect: Vec<String>,
+    },
+    /// A repeated turn: the calls that were already delivered for it, word for word. No model was asked.
+    FromLedger {
+        /// The calls.
+        calls: Vec<LedgerCall>,
     },
     /// Nobody is available right now: 503 at once with `Retry-After`.
     Unavailable {
@@ -287,6 +412,60 @@ pub enum Reply {
         /// Why, in one sentence.
         why: String,
     },
+}
+
+/// Tools that a request must go without (rule R9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Withhold {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those for which twice is twice.
+    Unkeyed,
+    /// All that change something.
+    SideEffects,
+    /// All.
+    Everything,
+}
+
+/// What leads to a handoff: a closed list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandoffCause {
+    /// Every target that may answer was tried, or time or dials are used up.
+    Tried,
+    /// No place is free and the queue is full.
+    QueueFull,
+    /// It waited in the queue for as long as it may.
+    QueueTimeout,
+    /// The only targets left do not answer this intent (`otherwise: collect_and_handoff`).
+    Intent,
+    /// The policy has expired and does not answer this intent any more.
+    Expired,
+    /// The conversation is longer than the route lets a model answer.
+    LongConversation,
+    /// A repeated turn has a call that must not be made twice.
+    Repeated,
+    /// The ledger does not know what was done in this conversation before.
+    LedgerLost,
+}
+
+impl HandoffCause {
+    /// Its name in records and errors.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            HandoffCause::Tried => "tried",
+            HandoffCause::QueueFull => "queue_full",
+            HandoffCause::QueueTimeout => "queue_timeout",
+            HandoffCause::Intent => "intent",
+            HandoffCause::Expired => "expired",
+            HandoffCause::LongConversation => "long_conversation",
+            HandoffCause::Repeated => "repeated",
+            HandoffCause::LedgerLost => "ledger_lost",
+        }
+    }
 }
 
 /// What the driver asks between inputs.

@@ -5,10 +5,14 @@
 //! |---|---|
 //! | [`io`] | what goes in and what comes out: the whole contract |
 //! | [`engine`] | what an input or an alarm does |
+//! | `outcome` | what the end of an attempt does to its request |
+//! | `waiting`, `admission` | who waits when no place is free, and what an emergency refuses |
+//! | `hedge` | when a second attempt runs beside a slow one |
+//! | [`ledger`], `tools` | which tool calls were handed out, so that none is made twice |
 //! | `request` | where one request and its dials stand |
 //! | [`classify`] | whose fault an outcome is |
 //! | `availability` | what each target can do now, from one file per signal |
-//! | `select`, `skip` | who may, who can, who is there; and why the others are not dialled |
+//! | `select`, `order`, `skip` | who may, who can, who is there and has room; in which order; and why the others are not dialled |
 //! | `budget` | how long one dial may take |
 //! | `probe` | how a target that is out proves that it is well |
 //! | `refuse` | what the client hears when nobody answers |
@@ -16,12 +20,17 @@
 //! | `timers` | when something happens by itself |
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod admission;
 mod availability;
 mod budget;
 pub mod classify;
 pub mod decision;
 pub mod engine;
+mod hedge;
 pub mod io;
+pub mod ledger;
+mod order;
+mod outcome;
 mod probe;
 mod refuse;
 mod request;
@@ -32,6 +41,8 @@ mod testkit;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod tools;
+mod waiting;
 
 pub use engine::Engine;
 pub use io::*;

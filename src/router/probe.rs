@@ -16,7 +16,7 @@ use crate::units::Ts;
 impl Engine {
     /// The alarm of a target has rung: a cooldown ended, or its probe is due.
     pub(super) fn target_woke(&mut self, now: Ts, target: TargetId) {
-        self.board.woke(target);
+        self.board.woke(now, target);
         if !self.board.probe_due(now, target) {
             return;
         }
@@ -30,6 +30,18 @@ impl Engine {
 
     pub(super) fn probe_passed(&mut self, now: Ts, id: AttemptId, attempt: &Attempt) {
         self.board.probe_passed(now, attempt.target, attempt.began, id);
+    }
+
+    /// It was answered, but not as the golden case demands.
+    pub(super) fn probe_not_good(&mut self, now: Ts, id: AttemptId, verdict: &Verdict) {
+        let Some(attempt) = self.take_attempt(id) else { return };
+        let target = attempt.target;
+        let out = self.board.probe_quality(now, target, attempt.began, id, verdict, &mut self.rng);
+        let name = crate::units::printable(&self.policy.target(target).name, 60);
+        let then = if out { "it stays out" } else { "it serves all the same: a route has nobody else" };
+        let reason = verdict.reason.clone().into_owned();
+        let text = format!("{name}: its answer to the probe is not what the group demands; {then}");
+        self.out.push_back(Output::Note(Note::Alert { target, reason, text }));
     }
 
     pub(super) fn probe_failed(&mut self, now: Ts, id: AttemptId, attempt: &Attempt, verdict: &Verdict) {

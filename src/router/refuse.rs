@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::classify::Class;
 use super::decision::{Availability, Outcome};
-use super::io::Reply;
+use super::io::{HandoffCause, Reply};
 use super::request::Request;
 use super::skip::{Kind, Skip};
 use crate::policy::{Policy, TargetId};
@@ -23,9 +23,10 @@ pub(super) fn reply(policy: &Policy, request: &Request, skips: &[(TargetId, Skip
     let tried_as = |id: TargetId| request.dialled.iter().rev().find(|d| d.target == id).and_then(|d| d.class);
     let eligible: Vec<&(TargetId, Skip)> = skips.iter().filter(|(_, skip)| skip.kind() != Kind::MayNot).collect();
     if eligible.is_empty() {
-        let to_people = |skip: &Skip| matches!(skip, Skip::Expired | Skip::Intent(true));
-        return if skips.iter().any(|(_, skip)| to_people(skip)) {
-            (Reply::Handoff { why }, Outcome::Handoff)
+        return if skips.iter().any(|(_, skip)| *skip == Skip::Intent(true)) {
+            handoff(request, HandoffCause::Intent, why)
+        } else if skips.iter().any(|(_, skip)| *skip == Skip::Expired) {
+            handoff(request, HandoffCause::Expired, why)
         } else {
             (Reply::NobodyMay { why }, Outcome::Refused)
         };
@@ -37,8 +38,12 @@ pub(super) fn reply(policy: &Policy, request: &Request, skips: &[(TargetId, Skip
         return if eligible.iter().any(|entry| size(entry)) {
             (Reply::TooLong, Outcome::Refused)
         } else {
-            (Reply::Handoff { why }, Outcome::Handoff)
+            handoff(request, HandoffCause::Tried, why)
         };
+    }
+    // A tier that is there and collects for a human takes what nobody before it can answer.
+    if skips.iter().any(|(_, skip)| *skip == Skip::Intent(true)) {
+        return handoff(request, HandoffCause::Intent, why);
     }
     let soonest = able.iter().filter_map(|(_, skip)| match skip {
         Skip::Away(Availability::Cooling { until, .. } | Availability::Benched { until, .. }) => Some(until.since(now)),
@@ -49,12 +54,17 @@ pub(super) fn reply(policy: &Policy, request: &Request, skips: &[(TargetId, Skip
         Some(retry_after) if able.iter().all(|(_, skip)| skip.kind() == Kind::Away) => {
             (Reply::Unavailable { retry_after, why }, Outcome::Refused)
         }
-        _ => (Reply::Handoff { why }, Outcome::Handoff),
+        _ => handoff(request, HandoffCause::Tried, why),
     }
 }
 
+fn handoff(request: &Request, cause: HandoffCause, why: String) -> (Reply, Outcome) {
+    let collect = if cause == HandoffCause::Intent { request.route.collect.clone() } else { Vec::new() };
+    (Reply::Handoff { cause, why, collect }, Outcome::Handoff)
+}
+
 /// Each target's state in one sentence, what was tried first: `local-a: status_503 (provider); vendor-x: residency`.
-fn why(policy: &Policy, request: &Request, skips: &[(TargetId, Skip)], now: Ts) -> String {
+pub(super) fn why(policy: &Policy, request: &Request, skips: &[(TargetId, Skip)], now: Ts) -> String {
     let name = |id: TargetId| units::printable(&policy.target(id).name, 60);
     let mut parts: Vec<String> = Vec::new();
     for dialled in &request.dialled {

@@ -9,7 +9,7 @@ use super::availability::Began;
 use super::budget::Grant;
 use super::classify::{Class, Verdict};
 use super::decision::{AttemptRecord, DECISION_FORMAT, DecisionRecord, Outcome, Skipped, Timings};
-use super::io::{AttemptId, Facts, Failure, RequestId, Sign};
+use super::io::{AttemptId, Facts, Failure, HandoffCause, RequestId, Sign, Withhold};
 use super::select::Plan;
 use super::skip::Skip;
 use crate::policy::{Policy, Route, TargetId};
@@ -18,8 +18,10 @@ use crate::units::{self, Ts};
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// This attempt is under way.
-    Trying(AttemptId),
+    /// It waits for room, since then.
+    Queued(Ts),
+    /// This attempt is under way, and perhaps a hedge beside it.
+    Trying(AttemptId, Option<AttemptId>),
     /// Between two dials of the same target, when nobody else is left.
     Pausing,
     /// This attempt was delivered and still streams.
@@ -29,6 +31,7 @@ pub(super) enum Phase {
 /// One dial of a request, as it is written down.
 #[derive(Clone, Debug)]
 pub(super) struct Dialled {
+    attempt: AttemptId,
     pub(super) target: TargetId,
     /// It had been dialled for this request before, because nobody else was left.
     pub(super) again: bool,
@@ -44,6 +47,18 @@ pub(super) struct Dialled {
     pub(super) reason: Cow<'static, str>,
     /// It ended by silence.
     pub(super) silent: bool,
+    degraded: bool,
+}
+
+/// How a dial comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// As the next one.
+    Next,
+    /// Once more, on a fresh connection, after a reused one failed.
+    Fresh,
+    /// Beside the one under way.
+    Hedge,
 }
 
 /// Why a target was dialled.
@@ -54,6 +69,7 @@ enum Why {
     After,
     Again,
     Fresh,
+    Hedge,
 }
 
 /// A request that is not over.
@@ -65,11 +81,17 @@ pub(super) struct Request {
     pub(super) phase: Phase,
     pub(super) dialled: Vec<Dialled>,
     pub(super) degraded: bool,
+    /// Tools that it must go without.
+    pub(super) withhold: Withhold,
+    /// Its answer calls tools, and the ledger knows them.
+    pub(super) calls: bool,
+    /// What led to a handoff, if one did.
+    pub(super) handoff: Option<HandoffCause>,
     /// With the moment at which it was passed over.
     passed_over: BTreeMap<TargetId, (Skip, Ts)>,
-    detection: Duration,
-    decision: Duration,
-    failed_at: Option<Ts>,
+    /// Spent in the queue, and what of it lay between two dials.
+    queued: Duration,
+    queued_between: Duration,
 }
 
 impl Request {
@@ -81,10 +103,23 @@ impl Request {
             phase: Phase::Pausing,
             dialled: Vec::new(),
             degraded: false,
+            withhold: Withhold::Nothing,
+            calls: false,
+            handoff: None,
             passed_over: BTreeMap::new(),
-            detection: Duration::ZERO,
-            decision: Duration::ZERO,
-            failed_at: None,
+            queued: Duration::ZERO,
+            queued_between: Duration::ZERO,
+        }
+    }
+
+    /// It is in the queue no more.
+    pub(super) fn dequeue(&mut self, now: Ts) {
+        if let Phase::Queued(since) = self.phase {
+            self.queued += now.since(since);
+            if !self.dialled.is_empty() {
+                self.queued_between += now.since(since);
+            }
+            self.phase = Phase::Pausing;
         }
     }
 
@@ -94,21 +129,24 @@ impl Request {
     }
 
     /// Writes down a dial that begins now.
-    pub(super) fn begin(&mut self, now: Ts, attempt: AttemptId, plan: &Plan, fresh: bool) {
-        let why = match (fresh, plan.again, self.dialled.is_empty(), plan.passed_over.first()) {
-            (true, ..) => Why::Fresh,
+    pub(super) fn begin(&mut self, now: Ts, attempt: AttemptId, plan: &Plan, how: How) {
+        let why = match (how, plan.again, self.dialled.is_empty(), plan.passed_over.first()) {
+            (How::Fresh, ..) => Why::Fresh,
+            (How::Hedge, ..) => Why::Hedge,
             (_, true, ..) => Why::Again,
             (_, _, true, None) => Why::First,
             (_, _, true, Some((target, skip))) => Why::InsteadOf(*target, skip.name()),
             _ => Why::After,
         };
-        if let Some(failed_at) = self.failed_at.take() {
-            self.decision += now.since(failed_at);
-        }
+        self.dequeue(now);
         self.pass_over(now, &plan.passed_over);
-        self.degraded = plan.degraded;
-        self.phase = Phase::Trying(attempt);
+        self.phase = match (how, self.phase) {
+            (How::Hedge, Phase::Trying(first, None)) => Phase::Trying(first, Some(attempt)),
+            _ => Phase::Trying(attempt, None),
+        };
         self.dialled.push(Dialled {
+            attempt,
+            degraded: plan.degraded,
             target: plan.target,
             again: plan.again,
             why,
@@ -124,25 +162,40 @@ impl Request {
         });
     }
 
-    /// Writes down what the last dial has shown.
-    pub(super) fn mark(&mut self, attempt: &Attempt) {
-        if let Some(last) = self.dialled.last_mut() {
-            last.connected = attempt.connected;
-            last.first_token = attempt.first_token;
-            last.committed = attempt.committed;
+    fn dial_of(&mut self, attempt: AttemptId) -> Option<&mut Dialled> {
+        self.dialled.iter_mut().rev().find(|d| d.attempt == attempt)
+    }
+
+    /// Writes down what a dial has shown.
+    pub(super) fn mark(&mut self, id: AttemptId, attempt: &Attempt) {
+        if let Some(dial) = self.dial_of(id) {
+            dial.connected = attempt.connected;
+            dial.first_token = attempt.first_token;
+            dial.committed = attempt.committed;
         }
     }
 
-    /// Writes down how the last dial ended.
-    pub(super) fn end(&mut self, now: Ts, class: Class, reason: Cow<'static, str>, silent: bool) {
-        let Some(last) = self.dialled.last_mut() else { return };
-        last.ended = Some(now);
-        last.class = Some(class);
-        last.reason = reason;
-        last.silent = silent;
-        if last.committed.is_none() && class != Class::Success {
-            self.detection += now.since(last.dialled);
-            self.failed_at = Some(now);
+    /// Writes down how a dial ended.
+    pub(super) fn end(&mut self, id: AttemptId, now: Ts, class: Class, reason: Cow<'static, str>, silent: bool) {
+        let Some(dial) = self.dial_of(id) else { return };
+        dial.ended = Some(now);
+        dial.class = Some(class);
+        dial.reason = reason;
+        dial.silent = silent;
+    }
+
+    /// This attempt is the answer.
+    pub(super) fn commit(&mut self, id: AttemptId) {
+        self.phase = Phase::Committed(id);
+        self.degraded = self.dial_of(id).is_some_and(|d| d.degraded);
+    }
+
+    /// The attempt under way beside this one.
+    pub(super) fn other(&self, id: AttemptId) -> Option<AttemptId> {
+        match self.phase {
+            Phase::Trying(first, second) if first == id => second,
+            Phase::Trying(first, Some(second)) if second == id => Some(first),
+            _ => None,
         }
     }
 
@@ -168,6 +221,7 @@ impl Request {
                 },
                 Why::Again => "same target again: nobody else is left".to_owned(),
                 Why::Fresh => "reused connection failed".to_owned(),
+                Why::Hedge => "hedge: nothing came from the one before".to_owned(),
             };
             attempts.push(AttemptRecord {
                 target: name(d.target),
@@ -188,25 +242,52 @@ impl Request {
             reason: skip.name().to_owned(),
             detail: skip.detail(*at),
         });
-        let last = self.dialled.last().filter(|_| answered);
-        let dial = last.and_then(|d| Some(d.connected?.since(d.dialled)));
-        let first_token = last.and_then(|d| Some(d.committed?.since(d.connected?)));
+        let answer = match self.phase {
+            Phase::Committed(id) if answered => self.dialled.iter().find(|d| d.attempt == id),
+            _ => None,
+        };
         DecisionRecord {
             format: DECISION_FORMAT,
             route: self.route.name.clone(),
             stream: self.facts.stream,
             intent: self.facts.intent.as_deref().map(|intent| units::printable(intent, 100)),
             outcome,
-            target: last.map(|d| name(d.target)),
+            handoff: self.handoff,
+            target: answer.map(|d| name(d.target)),
             attempts,
             skipped: skipped.collect(),
-            timings: Timings {
-                detection_ms: units::ms(self.detection),
-                decision_ms: units::ms(self.decision),
-                dial_ms: dial.map_or(0.0, units::ms),
-                first_token_ms: first_token.map_or(0.0, units::ms),
-            },
+            timings: self.timings(answer, now),
             total_ms: since(now),
+        }
+    }
+}
+
+impl Request {
+    /// The parts of the way to the answer, or to the end without one. Dials overlap only where one is a hedge.
+    fn timings(&self, answer: Option<&Dialled>, now: Ts) -> Timings {
+        let end = answer.map_or(now, |d| d.dialled);
+        let (mut detection, mut decision) = (Duration::ZERO, Duration::ZERO);
+        let mut at: Option<Ts> = None;
+        for d in self.dialled.iter().filter(|d| answer.is_none_or(|a| a.attempt != d.attempt && d.dialled <= end)) {
+            decision += at.map_or(Duration::ZERO, |at| d.dialled.since(at));
+            let until = d.ended.unwrap_or(now).min(end);
+            let from = at.map_or(d.dialled, |at| at.max(d.dialled));
+            detection += until.since(from);
+            at = Some(at.map_or(until, |at| at.max(until)));
+        }
+        if let (Some(at), Some(answer)) = (at, answer) {
+            decision += answer.dialled.since(at);
+        }
+        let dial = answer.and_then(|d| Some(d.connected?.since(d.dialled)));
+        let first_token = answer.and_then(|d| Some(d.committed?.since(d.connected?)));
+        // A wait between two dials is the queue's, not a decision's.
+        let waited_between = if self.dialled.is_empty() { Duration::ZERO } else { self.queued_between };
+        Timings {
+            queued_ms: units::ms(self.queued),
+            detection_ms: units::ms(detection),
+            decision_ms: units::ms(decision.saturating_sub(waited_between)),
+            dial_ms: dial.map_or(0.0, units::ms),
+            first_token_ms: first_token.map_or(0.0, units::ms),
         }
     }
 }

@@ -1,21 +1,23 @@
-//! Who answers: the route's tiers in order, inside a tier the order as written, filters first.
+//! Who answers: the route's tiers in order, inside a tier by its `select`, filters first.
 //!
 //! Filters in this order, so that a reason is always the gravest: what may (residency, data, intent, expiry, failover,
-//! quality), what was tried, what can (tools, vision, schema, context), what is there now, what dials and time are left. A legal
-//! filter is never relaxed (rule R10): nothing in this file looks at availability to decide what may.
+//! quality, evidence), what was tried, what can (tools, vision, schema, context), what is there now, what has room (rate, slots),
+//! what dials and time are left. A legal filter is never relaxed (rule R10): nothing in this file looks at availability to
+//! decide what may.
 //!
-//! `select: health`, `latency` and `cost` order as `priority` until they are built; evidence does not filter yet. Both are
-//! announced when the policy is read.
+//! A target with a share below one is taken when its share is dealt; else the next one is, and only if nobody else can answer
+//! it is taken after all: a share limits a target while another can take the rest.
 
 use std::time::Duration;
 
 use super::availability::Board;
 use super::budget::{self, Grant, Progress};
 use super::classify::{Class, Lack};
-use super::io::Facts;
+use super::io::{Facts, Standing};
+use super::order;
 use super::request::Dialled;
 use super::skip::Skip;
-use crate::policy::{DataClass, JsonSchema, Otherwise, Pii, Policy, Route, Target, TargetId, Tier};
+use crate::policy::{DataClass, JsonSchema, Otherwise, Pii, Policy, Route, Select, Target, TargetId, Tier};
 use crate::units::{Rng, Ts};
 
 /// What is asked: one request at one moment.
@@ -28,6 +30,8 @@ pub(super) struct Ask<'a> {
     pub(super) now: Ts,
     /// Dials so far, in order.
     pub(super) dialled: &'a [Dialled],
+    /// A second attempt beside one under way: only where there is room to spare.
+    pub(super) hedge: bool,
 }
 
 /// What comes of it.
@@ -37,6 +41,8 @@ pub(super) enum Choice {
     Dial(Plan),
     /// Nobody else is left: dial the same target again after a pause.
     Pause(Duration),
+    /// Somebody would answer, but has no room: every target with its reason, and when a rate limit gives some.
+    Full(Vec<(TargetId, Skip)>, Option<Ts>),
     /// Nobody: every target of the route with its reason, in order.
     Nobody(Vec<(TargetId, Skip)>),
 }
@@ -51,6 +57,8 @@ pub(super) struct Plan {
     pub(super) again: bool,
     /// Who was passed over before it, and why.
     pub(super) passed_over: Vec<(TargetId, Skip)>,
+    /// Whose share was dealt: the target, its share, and whether the request goes there.
+    pub(super) deals: Vec<(TargetId, f64, bool)>,
 }
 
 /// Pauses before a redial of the same target are drawn from zero to this, doubling with each ...
@@ -58,70 +66,238 @@ const PAUSE_BASE: Duration = Duration::from_millis(200);
 /// ... up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Decides who is dialled next. `paused`: the pause before a redial is over.
-pub(super) fn choose(ask: &Ask<'_>, paused: bool, rng: &mut Rng) -> Choice {
-    let mut skips: Vec<(TargetId, Skip)> = Vec::new();
-    let mut fits: Vec<(usize, &Tier, &Target)> = Vec::new();
-    let mut again: Vec<(usize, &Tier, &Target)> = Vec::new();
-    let mut first_legal = None;
-    let spent = ask.dials() >= ask.route.max_attempts;
-    for tier in &ask.route.tiers {
-        for id in &tier.targets {
-            let target: &Target = ask.policy.target(*id);
-            let may = ask.may(tier, target).and_then(|()| match *first_legal.get_or_insert(*id) {
-                first if first != *id && ask.route.no_failover.is_some() => Err(Skip::NoFailover),
-                _ => Ok(()),
-            });
-            let open = may.and_then(|()| ask.is_new(target)).and_then(|()| ask.can(target));
-            match open.and_then(|()| ask.is_there(target)) {
-                Ok(()) if spent => skips.push((*id, Skip::AttemptsUsed)),
-                Ok(()) if fits.iter().any(|(_, _, t)| t.id == *id) => {}
-                Ok(()) => fits.push((skips.len(), tier, target)),
-                Err(Skip::Tried) => {
-                    if !spent && ask.may_redial(*id) {
-                        again.push((skips.len(), tier, target));
-                    }
-                    skips.push((*id, Skip::Tried));
-                }
-                Err(skip) => skips.push((*id, skip)),
-            }
-        }
-    }
-    let redial = fits.is_empty();
-    let candidates = if redial { again } else { fits };
-    let dials_left = (ask.route.max_attempts - ask.dials().min(ask.route.max_attempts))
-        .min(u32::try_from(candidates.len()).unwrap_or(u32::MAX));
-    let mut late = Vec::new();
-    for (before, tier, target) in candidates {
-        let progress = Progress { arrived: ask.arrived, now: ask.now, stream: ask.facts.stream, dials_left };
-        let Some(grant) = budget::grant(ask.route, tier, target, progress) else {
-            late.push((target.id, Skip::NoTime));
-            continue;
-        };
-        if redial && !paused {
-            let pause = ask.pause(rng);
-            let later = Progress { now: ask.now + pause, ..progress };
-            if budget::grant(ask.route, tier, target, later).is_none() {
-                late.push((target.id, Skip::NoTime));
-                continue;
-            }
-            return Choice::Pause(pause);
-        }
-        skips.truncate(before);
-        skips.extend(late);
-        skips.retain(|(_, skip)| *skip != Skip::Tried);
-        let degraded = ask.degraded(target);
-        return Choice::Dial(Plan { target: target.id, grant, degraded, again: redial, passed_over: skips });
-    }
-    if !redial {
-        skips.extend(late);
-    }
-    Choice::Nobody(skips)
+/// A hedge needs this share of a target's slots free: it must not take the place of a customer's only attempt.
+const HEDGE_FREE: f64 = 0.25;
+
+/// A target that can be dialled.
+struct Fit<'a> {
+    tier: &'a Tier,
+    target: &'a Target,
+    /// Place in the route as written: those passed over before it are told.
+    place: usize,
 }
 
-impl Ask<'_> {
+/// Decides who is dialled next. `paused`: the pause before a redial is over.
+pub(super) fn choose(ask: &Ask<'_>, paused: bool, rng: &mut Rng) -> Choice {
+    Search { ask, skips: Vec::new(), again: Vec::new(), withheld: None, deals: Vec::new(), room_at: None, full: false }
+        .run(paused, rng)
+}
+
+struct Search<'a, 'b> {
+    ask: &'b Ask<'a>,
+    /// With its place in the route.
+    skips: Vec<(usize, TargetId, Skip)>,
+    again: Vec<Fit<'a>>,
+    /// The first that would answer but whose share was not dealt.
+    withheld: Option<(Fit<'a>, Grant)>,
+    deals: Vec<(TargetId, f64, bool)>,
+    room_at: Option<Ts>,
+    full: bool,
+}
+
+impl<'a> Search<'a, '_> {
+    fn run(mut self, paused: bool, rng: &mut Rng) -> Choice {
+        let ask = self.ask;
+        let spent = ask.dials() >= ask.route.max_attempts;
+        let mut first_legal = None;
+        let mut place = 0;
+        for tier in &ask.route.tiers {
+            let mut fits: Vec<Fit<'a>> = Vec::new();
+            for id in &tier.targets {
+                place += 1;
+                let target: &'a Target = ask.policy.target(*id);
+                match ask.judge(tier, target, &mut first_legal) {
+                    Ok(()) if spent => self.skip(place, *id, Skip::AttemptsUsed),
+                    Ok(()) if tier.select == Select::Priority => {
+                        if let Some(plan) = self.try_fit(Fit { tier, target, place }) {
+                            return Choice::Dial(plan);
+                        }
+                    }
+                    Ok(()) => fits.push(Fit { tier, target, place }),
+                    Err(Skip::Tried) => {
+                        if !spent && ask.may_redial(*id) {
+                            self.again.push(Fit { tier, target, place });
+                        }
+                        self.skip(place, *id, Skip::Tried);
+                    }
+                    Err(skip) => self.skip(place, *id, skip),
+                }
+            }
+            if fits.len() > 1 {
+                order::sort(&mut fits, tier.select, ask.board, |fit| fit.target, |fit| fit.place);
+            }
+            for fit in fits {
+                if let Some(plan) = self.try_fit(fit) {
+                    return Choice::Dial(plan);
+                }
+            }
+        }
+        self.nobody(paused, rng)
+    }
+
+    fn skip(&mut self, place: usize, id: TargetId, skip: Skip) {
+        match &skip {
+            Skip::Full => self.full = true,
+            Skip::RateLimited(until) => {
+                self.full = true;
+                self.room_at = Some(self.room_at.map_or(*until, |at| at.min(*until)));
+            }
+            _ => {}
+        }
+        self.skips.push((place, id, skip));
+    }
+
+    /// This one, if time is left and its share is dealt.
+    fn try_fit(&mut self, fit: Fit<'a>) -> Option<Plan> {
+        let ask = self.ask;
+        let Some(grant) = ask.grant(&fit, ask.now) else {
+            self.skip(fit.place, fit.target.id, Skip::NoTime);
+            return None;
+        };
+        let share = ask.share(&fit);
+        if share < 1.0 {
+            if !ask.board.would_deal(ask.route.id, fit.target.id, share) {
+                self.deals.push((fit.target.id, share, false));
+                self.skips.push((fit.place, fit.target.id, Skip::Share(share)));
+                if self.withheld.is_none() && !ask.hedge {
+                    self.withheld = Some((fit, grant));
+                }
+                return None;
+            }
+            self.deals.push((fit.target.id, share, true));
+        }
+        Some(self.plan(&fit, grant, false))
+    }
+
+    fn plan(&mut self, fit: &Fit<'a>, grant: Grant, again: bool) -> Plan {
+        let written = fit.tier.select == Select::Priority;
+        let tier = &fit.tier.targets;
+        let before = |(place, id, skip): &(usize, TargetId, Skip)| {
+            *skip != Skip::Tried && *id != fit.target.id && (*place < fit.place || (!written && tier.contains(id)))
+        };
+        let passed_over = self.skips.iter().filter(|s| before(s)).map(|(_, id, skip)| (*id, skip.clone())).collect();
+        let degraded = self.ask.degraded(fit.target);
+        Plan {
+            target: fit.target.id,
+            grant,
+            degraded,
+            again,
+            passed_over,
+            deals: std::mem::take(&mut self.deals),
+        }
+    }
+
+    fn nobody(mut self, paused: bool, rng: &mut Rng) -> Choice {
+        let ask = self.ask;
+        if let Some((fit, grant)) = self.withheld.take() {
+            for (id, _, went) in &mut self.deals {
+                *went |= *id == fit.target.id;
+            }
+            return Choice::Dial(self.plan(&fit, grant, false));
+        }
+        // Room will come; a redial of what has failed already is the worse choice.
+        if !self.full && !ask.hedge {
+            for fit in std::mem::take(&mut self.again) {
+                let pause = if paused { Duration::ZERO } else { ask.pause(rng) };
+                let Some(grant) = ask.grant(&fit, ask.now + pause) else { continue };
+                if !paused {
+                    return Choice::Pause(pause);
+                }
+                return Choice::Dial(self.plan(&fit, grant, true));
+            }
+        }
+        let skips = self.skips.into_iter().map(|(_, id, skip)| (id, skip)).collect();
+        if self.full { Choice::Full(skips, self.room_at) } else { Choice::Nobody(skips) }
+    }
+}
+
+impl<'a> Ask<'a> {
     fn dials(&self) -> u32 {
         u32::try_from(self.dialled.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Every filter, the gravest first.
+    fn judge(&self, tier: &Tier, target: &Target, first_legal: &mut Option<TargetId>) -> Result<(), Skip> {
+        self.may(tier, target)?;
+        let first = *first_legal.get_or_insert(target.id);
+        if first != target.id && self.route.no_failover.is_some() {
+            return Err(Skip::NoFailover);
+        }
+        self.is_new(target)?;
+        self.can(target)?;
+        self.is_there(target)?;
+        self.has_room(target)
+    }
+
+    /// Limits of a dial that begins then, or `None` if it would be of no use.
+    fn grant(&self, fit: &Fit<'_>, now: Ts) -> Option<Grant> {
+        let left = self.route.max_attempts.saturating_sub(self.dials());
+        // Only an answer that is not streamed, without a limit of its own, shares what is left with those who could follow.
+        let shares = !self.facts.stream && fit.tier.answer_timeout.is_none();
+        let dials_left = if shares { left.min(self.others()).max(1) } else { left };
+        let progress = Progress { arrived: self.arrived, now, stream: self.facts.stream, dials_left };
+        budget::grant(self.route, fit.tier, fit.target, progress)
+    }
+
+    /// How many targets could be dialled now.
+    fn others(&self) -> u32 {
+        let mut first_legal = None;
+        let mut seen: Vec<TargetId> = Vec::new();
+        for tier in &self.route.tiers {
+            for id in &tier.targets {
+                if !seen.contains(id) && self.judge(tier, self.policy.target(*id), &mut first_legal).is_ok() {
+                    seen.push(*id);
+                }
+            }
+        }
+        u32::try_from(seen.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The share of this request's kind that a target may have. A stand-in for a first choice that is out takes what the group
+    /// guarantees at once, whatever step its ramp is at; and a part of a share below one is kept for open conversations.
+    fn share(&self, fit: &Fit<'_>) -> f64 {
+        let id = fit.target.id;
+        let share = self.board.share(self.route.id, id);
+        if share >= 1.0 {
+            return share;
+        }
+        let group = fit.tier.group.as_ref().and_then(|group| self.policy.groups.get(group));
+        if let Some(guaranteed) = group.and_then(|group| group.min_guaranteed_slots) {
+            let first = self.route.tiers.iter().find_map(|tier| tier.targets.first());
+            let stands_in = first.is_some_and(|first| *first != id && !self.board.serving(self.now, *first));
+            let own = fit.target.capacity.slots.unwrap_or(u32::MAX);
+            if stands_in && self.board.in_flight(id) < guaranteed.min(own) {
+                return 1.0;
+            }
+        }
+        let reserved = self.route.queue.map_or(0.0, |queue| queue.reserved_for_open_conversations);
+        if self.facts.open_conversation { share } else { share * (1.0 - reserved) }
+    }
+
+    /// Our own limits: the quota bucket's rate, and slots.
+    fn has_room(&self, target: &Target) -> Result<(), Skip> {
+        if let Some(until) = self.board.rate_until(self.now, target.id, self.tokens()) {
+            return Err(Skip::RateLimited(until));
+        }
+        match self.board.free_slots(target.id) {
+            Some(0) => Err(Skip::Full),
+            Some(free) if self.hedge => {
+                let least = f64::from(target.capacity.slots.unwrap_or(0)) * HEDGE_FREE;
+                if f64::from(free) < least { Err(Skip::Full) } else { self.no_signal(target) }
+            }
+            _ if self.hedge => self.no_signal(target),
+            _ => Ok(()),
+        }
+    }
+
+    /// A hedge never goes where a rate limit was met and not forgiven.
+    fn no_signal(&self, target: &Target) -> Result<(), Skip> {
+        if self.board.capacity_signalled(target.id) { Err(Skip::Full) } else { Ok(()) }
+    }
+
+    /// Tokens it is expected to take, for the rate limit.
+    pub(super) fn tokens(&self) -> u64 {
+        expected_tokens(self.facts)
     }
 
     /// Full jitter: drawn from zero to the doubling bound.
@@ -150,7 +326,19 @@ impl Ask<'_> {
         if !self.route.degrade && self.degraded(target) {
             return Err(Skip::QualityTier);
         }
-        Ok(())
+        self.admitted(tier, target)
+    }
+
+    /// Evidence: in the first tier only a record that says no keeps a target out; later tiers are no instant stand-ins without a
+    /// valid one.
+    fn admitted(&self, tier: &Tier, target: &Target) -> Result<(), Skip> {
+        let Some(group) = &tier.group else { return Ok(()) };
+        let first = self.route.tiers.first().is_some_and(|first| std::ptr::eq(first, tier));
+        match self.board.standing(self.now, group, target.id) {
+            Standing::Eligible => Ok(()),
+            Standing::Stale | Standing::Missing | Standing::Mismatch if first => Ok(()),
+            standing => Err(Skip::Evidence(standing)),
+        }
     }
 
     /// True if this target is of another quality class than the route's first choice.
@@ -173,7 +361,7 @@ impl Ask<'_> {
             return Err(Skip::StrictSchema);
         }
         let Some(window) = target.capabilities.context_tokens else { return self.is_larger(target) };
-        let need = (self.facts.body_bytes / 3).saturating_add(self.facts.max_output_tokens.unwrap_or(0));
+        let need = self.tokens();
         if need > window {
             return Err(Skip::Context { need, window });
         }
@@ -210,7 +398,7 @@ impl Ask<'_> {
     }
 
     /// The same target once more, now, on a fresh connection: if it still serves and a dial and enough time are left.
-    pub(super) fn fresh(&self, id: TargetId, degraded: bool) -> Option<Plan> {
+    pub(super) fn fresh(&self, id: TargetId) -> Option<Plan> {
         let dials_left = self.route.max_attempts.saturating_sub(self.dials());
         if dials_left == 0 || !self.board.serving(self.now, id) {
             return None;
@@ -222,7 +410,8 @@ impl Ask<'_> {
             .find(|tier| tier.targets.contains(&id) && self.may(tier, self.policy.target(id)).is_ok())?;
         let progress = Progress { arrived: self.arrived, now: self.now, stream: self.facts.stream, dials_left };
         let grant = budget::grant(self.route, tier, self.policy.target(id), progress)?;
-        Some(Plan { target: id, grant, degraded, again: false, passed_over: Vec::new() })
+        let degraded = self.degraded(self.policy.target(id));
+        Some(Plan { target: id, grant, degraded, again: false, passed_over: Vec::new(), deals: Vec::new() })
     }
 
     /// True if the same target may be dialled again: the route allows it, it failed as a provider but not by silence, and it
@@ -239,6 +428,11 @@ impl Ask<'_> {
 /// The gateway applies a target's adapter to a request. Until it does, an adapter stands in for nothing: a strict schema must
 /// not silently become a request for one.
 const ADAPTERS_ARE_APPLIED: bool = false;
+
+/// Tokens that a request is expected to take: three bytes each, and the output it asks for.
+pub(super) fn expected_tokens(facts: &Facts) -> u64 {
+    (facts.body_bytes / 3).saturating_add(facts.max_output_tokens.unwrap_or(0))
+}
 
 /// Strict while decoding, or a prompt with an adapter that stands in.
 fn follows_schema(target: &Target) -> bool {

@@ -1,6 +1,7 @@
 //! Why a target is passed over: a closed list of names.
 
 use super::decision::Availability;
+use super::io::Standing;
 use crate::units::{self, Ts};
 
 /// Why a target was not dialled.
@@ -16,6 +17,8 @@ pub(super) enum Skip {
     Expired,
     /// The route does not fail over.
     NoFailover,
+    /// Its admission record does not let it stand in.
+    Evidence(Standing),
     /// Another quality class, and the route does not allow that.
     QualityTier,
     /// It lacks tools.
@@ -30,6 +33,12 @@ pub(super) enum Skip {
     SmallerContext,
     /// It takes no traffic now.
     Away(Availability),
+    /// Our own rate limit for its quota is used up until then.
+    RateLimited(Ts),
+    /// No slot is free.
+    Full,
+    /// Only this share of the traffic goes there, and this request is not part of it.
+    Share(f64),
     /// It was tried for this request.
     Tried,
     /// All dials of this request are used up.
@@ -49,6 +58,8 @@ pub(super) enum Kind {
     Size,
     /// It takes no traffic now.
     Away,
+    /// It has no room now.
+    Full,
     /// It was tried.
     Tried,
     /// Dials or time are used up.
@@ -65,13 +76,21 @@ impl Skip {
             Skip::Expired => "expired",
             Skip::NoFailover => "no_failover",
             Skip::QualityTier => "quality_tier",
+            Skip::Evidence(Standing::Excluded) => "evidence_excluded",
+            Skip::Evidence(Standing::Stale) => "evidence_stale",
+            Skip::Evidence(Standing::Mismatch) => "evidence_mismatch",
+            Skip::Evidence(Standing::Missing | Standing::Eligible) => "evidence_missing",
             Skip::Tools => "capability_tools",
             Skip::Vision => "capability_vision",
             Skip::StrictSchema => "capability_json_schema",
             Skip::Context { .. } => "capability_context",
             Skip::SmallerContext => "context_not_larger",
+            Skip::RateLimited(_) => "rate_limit",
+            Skip::Full => "full",
+            Skip::Share(_) => "share",
             Skip::Away(Availability::Serving { .. }) => "no_share",
             Skip::Away(Availability::Cooling { why, .. }) if why == super::availability::OPEN => "open",
+            Skip::Away(Availability::Cooling { why, .. }) if why == super::availability::EJECTED => "ejected",
             Skip::Away(Availability::Cooling { .. }) => "cooling",
             Skip::Away(Availability::Probing) => "probing",
             Skip::Away(Availability::Benched { .. }) => "benched",
@@ -90,13 +109,29 @@ impl Skip {
             Skip::Expired => "the policy has expired".to_owned(),
             Skip::NoFailover => "the route says failover: none".to_owned(),
             Skip::QualityTier => "another quality tier; the route does not say degrade: allowed".to_owned(),
+            Skip::Evidence(standing) => match standing {
+                Standing::Excluded => "its admission record excludes it",
+                Standing::Stale => "its admission record is too old",
+                Standing::Mismatch => "its admission record speaks about something else",
+                Standing::Missing | Standing::Eligible => "it has no admission record",
+            }
+            .to_owned(),
+            Skip::RateLimited(until) => {
+                format!("our limit for its quota is used up, for another {}", units::human(until.since(now)))
+            }
+            Skip::Full => "no slot is free".to_owned(),
+            Skip::Share(share) => format!("it gets {:.0} % of the traffic now", share * 100.0),
             Skip::Tools => "needs tools".to_owned(),
             Skip::Vision => "needs vision".to_owned(),
             Skip::StrictSchema => "needs a strict JSON schema".to_owned(),
             Skip::Context { need, window } => format!("needs about {need} tokens, window {window}"),
             Skip::SmallerContext => "its window is not larger than the one that was too small".to_owned(),
             Skip::Away(Availability::Cooling { until, why }) => {
-                let why = if why == super::availability::OPEN { "its breaker is open" } else { "it cools down" };
+                let why = match why.as_str() {
+                    super::availability::OPEN => "its breaker is open",
+                    super::availability::EJECTED => "its health took it out",
+                    _ => "it cools down",
+                };
                 format!("{why}, for another {}", units::human(until.since(now)))
             }
             Skip::Away(Availability::Benched { until, why }) => {
@@ -109,12 +144,13 @@ impl Skip {
 
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Skip::Residency | Skip::Pii | Skip::Intent(_) | Skip::Expired | Skip::NoFailover | Skip::QualityTier => {
+            Skip::Residency | Skip::Pii | Skip::Intent(_) | Skip::Expired | Skip::NoFailover | Skip::QualityTier | Skip::Evidence(_) => {
                 Kind::MayNot
             }
             Skip::Tools | Skip::Vision | Skip::StrictSchema => Kind::Lack,
             Skip::Context { .. } | Skip::SmallerContext => Kind::Size,
             Skip::Away(_) => Kind::Away,
+            Skip::RateLimited(_) | Skip::Full | Skip::Share(_) => Kind::Full,
             Skip::Tried => Kind::Tried,
             Skip::AttemptsUsed | Skip::NoTime => Kind::Spent,
         }

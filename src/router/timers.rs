@@ -11,8 +11,12 @@ use crate::units::Ts;
 pub(super) enum Alarm {
     /// A limit of an attempt runs out.
     Attempt(AttemptId),
-    /// A request that waits before a redial.
+    /// A request that waits: before a redial, or in the queue.
     Request(RequestId),
+    /// A request's attempt has been silent for as long as its route's hedge threshold.
+    Hedge(RequestId),
+    /// A rate limit gives room again.
+    Room,
     /// A target's availability changes by itself, or its probe is due.
     Target(TargetId),
 }
@@ -39,6 +43,13 @@ impl Timers {
         }
         if let Some(at) = at {
             self.queue.insert((at, alarm));
+        }
+    }
+
+    /// Sets an alarm, or moves it to an earlier time.
+    pub(super) fn sooner(&mut self, alarm: Alarm, at: Ts) {
+        if self.at.get(&alarm).is_none_or(|old| at < *old) {
+            self.set(alarm, Some(at));
         }
     }
 

@@ -3,7 +3,6 @@
 //! The scope is the target's declared `quota` domain, else its credential and model (rule R3). A stated wait is believed,
 //! clamped to a day; without one the cooldown is the breaker's base, doubling with each refusal in a row up to its maximum.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::breaker::doubled;
@@ -43,33 +42,52 @@ struct Cooldown {
     strikes: u32,
 }
 
+/// Place of a bucket in the core's own list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketId(pub(crate) u16);
+
 /// All cooldowns under way or not yet forgiven.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     base: Duration,
     max: Duration,
-    cooldowns: BTreeMap<Bucket, Cooldown>,
+    cooldowns: Vec<Option<Cooldown>>,
 }
 
 impl Capacity {
-    pub(crate) fn new(base: Duration, max: Duration) -> Capacity {
-        Capacity { base, max, cooldowns: BTreeMap::new() }
+    pub(crate) fn new(base: Duration, max: Duration, buckets: usize) -> Capacity {
+        Capacity { base, max, cooldowns: vec![None; buckets] }
+    }
+
+    fn of(&self, bucket: BucketId) -> Option<Cooldown> {
+        self.cooldowns.get(usize::from(bucket.0)).copied().flatten()
+    }
+
+    fn set(&mut self, bucket: BucketId, cooldown: Option<Cooldown>) {
+        if let Some(place) = self.cooldowns.get_mut(usize::from(bucket.0)) {
+            *place = cooldown;
+        }
     }
 
     /// Until when this bucket cools, if it does.
-    pub(crate) fn until(&self, now: Ts, bucket: &Bucket) -> Option<Ts> {
-        self.cooldowns.get(bucket).map(|c| c.until).filter(|until| *until > now)
+    pub(crate) fn until(&self, now: Ts, bucket: BucketId) -> Option<Ts> {
+        self.of(bucket).map(|c| c.until).filter(|until| *until > now)
+    }
+
+    /// True while a refusal is not forgiven: it cools, or has not answered since.
+    pub(crate) fn signalled(&self, bucket: BucketId) -> bool {
+        self.of(bucket).is_some()
     }
 
     /// An attempt that began at `began` was refused.
-    pub(crate) fn refused(&mut self, now: Ts, began: Ts, bucket: &Bucket, stated: Option<Duration>) {
+    pub(crate) fn refused(&mut self, now: Ts, began: Ts, bucket: BucketId, stated: Option<Duration>) {
         let stated = stated.map(|wait| wait.min(LONGEST_WAIT));
-        let old = self.cooldowns.get(bucket).copied();
+        let old = self.of(bucket);
         let strikes = match old {
             // It began before the bucket was known to be empty: no new strike, but a longer stated wait is believed.
             Some(old) if began <= old.since => {
                 let until = stated.map_or(old.until, |wait| old.until.max(now + wait));
-                self.cooldowns.insert(bucket.clone(), Cooldown { until, ..old });
+                self.set(bucket, Some(Cooldown { until, ..old }));
                 return;
             }
             Some(old) => old.strikes,
@@ -83,13 +101,13 @@ impl Capacity {
             None => doubled(self.base, strikes, self.max),
         };
         let cooldown = Cooldown { since: now, until: now + wait, strikes: strikes.saturating_add(1) };
-        self.cooldowns.insert(bucket.clone(), cooldown);
+        self.set(bucket, Some(cooldown));
     }
 
     /// An attempt that began at `began` was answered in full: the backoff starts anew.
-    pub(crate) fn answered(&mut self, began: Ts, bucket: &Bucket) {
-        if self.cooldowns.get(bucket).is_some_and(|c| began > c.since && began >= c.until) {
-            self.cooldowns.remove(bucket);
+    pub(crate) fn answered(&mut self, began: Ts, bucket: BucketId) {
+        if self.of(bucket).is_some_and(|c| began > c.since && began >= c.until) {
+            self.set(bucket, None);
         }
     }
 }
@@ -100,15 +118,15 @@ mod tests {
     use crate::router::testkit::Kit;
 
     fn capacity() -> Capacity {
-        Capacity::new(Duration::from_secs(5), Duration::from_secs(120))
+        Capacity::new(Duration::from_secs(5), Duration::from_secs(120), 1)
     }
 
-    fn bucket() -> Bucket {
-        Bucket::Quota("q".into())
+    fn bucket() -> BucketId {
+        BucketId(0)
     }
 
     fn left(c: &Capacity, now: Ts) -> u64 {
-        c.until(now, &bucket()).map_or(0, |until| until.since(now).as_secs())
+        c.until(now, bucket()).map_or(0, |until| until.since(now).as_secs())
     }
 
     #[test]
@@ -137,23 +155,23 @@ mod tests {
         let mut c = capacity();
         let mut now = Ts::from_s(1);
         for expected in [5, 10, 20, 40, 80, 120, 120] {
-            c.refused(now, now, &bucket(), None);
+            c.refused(now, now, bucket(), None);
             assert_eq!(left(&c, now), expected);
             now = now + Duration::from_secs(expected);
             assert_eq!(left(&c, now), 0, "over at its end");
         }
-        c.answered(now, &bucket());
-        c.refused(now, now, &bucket(), None);
+        c.answered(now, bucket());
+        c.refused(now, now, bucket(), None);
         assert_eq!(left(&c, now), 5);
     }
 
     #[test]
     fn a_stated_wait_is_believed_and_clamped_to_a_day() {
         let mut c = capacity();
-        c.refused(Ts::from_s(1), Ts::from_s(1), &bucket(), Some(Duration::from_secs(47)));
+        c.refused(Ts::from_s(1), Ts::from_s(1), bucket(), Some(Duration::from_secs(47)));
         assert_eq!(left(&c, Ts::from_s(1)), 47);
         let mut c = capacity();
-        c.refused(Ts::from_s(1), Ts::from_s(1), &bucket(), Some(Duration::from_secs(9_999_999)));
+        c.refused(Ts::from_s(1), Ts::from_s(1), bucket(), Some(Duration::from_secs(9_999_999)));
         assert_eq!(left(&c, Ts::from_s(1)), 86_400);
     }
 
@@ -161,10 +179,10 @@ mod tests {
     fn a_zero_wait_is_believed_once() {
         let mut c = capacity();
         let now = Ts::from_s(1);
-        c.refused(now, now, &bucket(), Some(Duration::ZERO));
+        c.refused(now, now, bucket(), Some(Duration::ZERO));
         assert_eq!(left(&c, now), 0);
         let now = Ts::from_s(2);
-        c.refused(now, now, &bucket(), Some(Duration::ZERO));
+        c.refused(now, now, bucket(), Some(Duration::ZERO));
         assert_eq!(left(&c, now), 5);
     }
 
@@ -173,12 +191,12 @@ mod tests {
         let mut c = capacity();
         let began = Ts::from_s(1);
         for _ in 0..50 {
-            c.refused(Ts::from_s(2), began, &bucket(), None);
+            c.refused(Ts::from_s(2), began, bucket(), None);
         }
         assert_eq!(left(&c, Ts::from_s(2)), 5);
-        c.refused(Ts::from_s(3), began, &bucket(), Some(Duration::from_secs(60)));
+        c.refused(Ts::from_s(3), began, bucket(), Some(Duration::from_secs(60)));
         assert_eq!(left(&c, Ts::from_s(3)), 60, "but a longer stated wait counts");
-        c.answered(began, &bucket());
+        c.answered(began, bucket());
         assert_eq!(left(&c, Ts::from_s(3)), 60, "and an answer to an older attempt ends nothing");
     }
 }

@@ -3,7 +3,7 @@
 //! | how it failed | class | counted |
 //! |---|---|---|
 //! | the network, TLS, silence, a broken or empty answer | provider | yes |
-//! | the gateway's own fault (`internal`) | provider | no |
+//! | the gateway's own fault (`internal`), or a probe's answer that is not good enough (`quality`) | provider | no |
 //! | a status or an error object | see `status.rs` | provider only |
 
 mod status;
@@ -153,6 +153,7 @@ pub fn classify(failure: &Failure) -> Verdict {
         Failure::BadFinish(_) => provider("bad_finish"),
         Failure::TooLarge => provider("too_large"),
         // Our own fault must not take a healthy target out.
+        Failure::Quality(_) => Verdict { counted: false, ..provider("quality") },
         Failure::Internal(_) => Verdict { counted: false, ..provider("internal") },
     }
 }

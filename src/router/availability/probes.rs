@@ -1,0 +1,131 @@
+//! When a target is probed, and what a probe does to the signals.
+
+use std::sync::Arc;
+
+use super::board::{Began, Board};
+use super::breaker::Gate;
+use crate::policy::TargetId;
+use crate::router::classify::Verdict;
+use crate::router::io::AttemptId;
+use crate::units::{Rng, Ts};
+
+impl Board {
+    /// When this target's next probe is due, by bench, breaker or ejection.
+    pub(super) fn probe_at(&self, id: TargetId) -> Option<Ts> {
+        let state = self.state(id);
+        if state.probe.is_some() || !state.used || state.benched {
+            return None;
+        }
+        let target = self.policy.target(id);
+        let bench = self.accounts.probe_due(id).into_iter().chain(self.places.probe_due(id)).min();
+        let benched = self.accounts.of(target).is_some() || self.places.of(target).is_some();
+        if benched {
+            return bench;
+        }
+        match state.breaker.gate() {
+            Gate::Closed => state.health.ejected_until(),
+            Gate::HalfOpen(true) => None,
+            Gate::Open(until) => Some(until),
+            Gate::HalfOpen(false) => Some(Ts::ZERO),
+        }
+    }
+
+    /// True if a probe must begin now.
+    pub(in crate::router) fn probe_due(&self, now: Ts, id: TargetId) -> bool {
+        self.capacity.until(now, self.state(id).bucket).is_none() && self.probe_at(id).is_some_and(|at| at <= now)
+    }
+
+    /// The probe begins and takes the one place.
+    pub(in crate::router) fn probe_began(&mut self, now: Ts, id: TargetId, probe: AttemptId) -> Began {
+        let began = self.begin(now, id, 0);
+        let state = self.state_mut(id);
+        state.counters.probes += 1;
+        state.probe = Some(probe);
+        state.breaker.begin_probe(now, probe);
+        self.changed.insert(id, "probe_began");
+        began
+    }
+
+    fn probe_over(&mut self, id: TargetId, probe: AttemptId) {
+        let state = self.state_mut(id);
+        if state.probe == Some(probe) {
+            state.probe = None;
+        }
+    }
+
+    /// The probe was answered in full.
+    pub(in crate::router) fn probe_passed(&mut self, now: Ts, id: TargetId, began: Began, probe: AttemptId) {
+        self.probe_over(id, probe);
+        let policy = Arc::clone(&self.policy);
+        let target = policy.target(id);
+        let was_benched = self.accounts.of(target).is_some() || self.places.of(target).is_some();
+        let state = &mut self.states[usize::from(id.0)];
+        let closed = state.breaker.probe_passed(now, probe);
+        let lifted = state.health.probe_passed(now);
+        self.capacity.answered(began.at, state.bucket);
+        self.accounts.lift(target);
+        self.places.lift(target);
+        let recovered = closed || lifted || was_benched;
+        if recovered {
+            self.unwell.remove(&id);
+            let state = self.state_mut(id);
+            state.health.clear(now);
+            for route in state.routes.clone() {
+                if policy.route(route).ramp.is_some() {
+                    self.ramps.begin(now, route, id);
+                }
+            }
+        }
+        self.changed.insert(id, if recovered { "probes_passed" } else { "probe_passed" });
+        if was_benched {
+            self.all_changed("probe_passed");
+        }
+    }
+
+    /// The probe failed. True if something was newly benched.
+    pub(in crate::router) fn probe_failed(
+        &mut self,
+        now: Ts,
+        id: TargetId,
+        began: Began,
+        probe: AttemptId,
+        verdict: &Verdict,
+        rng: &mut Rng,
+    ) -> bool {
+        self.probe_over(id, probe);
+        let state = self.state_mut(id);
+        state.counters.probes_failed += 1;
+        let reason = if verdict.counted {
+            state.breaker.probe_failed(now, probe, rng);
+            "probe_failed"
+        } else {
+            state.breaker.probe_undecided(now, probe, rng);
+            "probe_undecided"
+        };
+        state.health.probe_failed(now);
+        self.accounts.re_arm(now, id);
+        self.places.re_arm(now, id);
+        let benched = self.signal(now, id, began, None, verdict);
+        self.changed.insert(id, reason);
+        benched
+    }
+
+    /// The probe was answered, but not as the group's golden case demands: out for as long as before, unless a route has nobody
+    /// else. Says whether it stays out.
+    pub(in crate::router) fn probe_quality(
+        &mut self,
+        now: Ts,
+        id: TargetId,
+        began: Began,
+        probe: AttemptId,
+        verdict: &Verdict,
+        rng: &mut Rng,
+    ) -> bool {
+        if self.is_last(now, id) {
+            self.probe_passed(now, id, began, probe);
+            return false;
+        }
+        self.probe_failed(now, id, began, probe, verdict, rng);
+        true
+    }
+}
