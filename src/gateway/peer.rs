@@ -26,6 +26,8 @@ const CLOSE: Interest = Interest::PRIORITY;
 const CLOSE: Interest = Interest::READABLE;
 /// Distance of two looks where the wait cannot tell a close from unread bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long a close is hyper's to find.
+const HYPER_FIRST: Duration = Duration::from_millis(200);
 /// What is still read (and thrown away) of a client after the last answer, and how long, so that it reads that answer: an
 /// upload that was refused by its length is the largest case.
 const LINGER_BYTES_MAX: usize = 64 << 20;
@@ -46,12 +48,13 @@ impl Peer {
     }
 
     /// Waits until the client has closed its sending direction, or the connection is gone, whatever is still unread. A close
-    /// and a half-close look the same from here; hyper takes both as a client that has left, and so does this.
+    /// and a half-close look the same from here; hyper takes both as a client that has left, and so does this, but a moment
+    /// later: where hyper sees it too, its way to end stays the one that counts.
     pub(super) async fn left(&self) {
         loop {
             match self.0.ready(CLOSE).await {
                 Ok(ready) if !ready.is_read_closed() && !ready.is_error() => tokio::time::sleep(LOOK_AGAIN).await,
-                Ok(_) | Err(_) => return,
+                Ok(_) | Err(_) => return tokio::time::sleep(HYPER_FIRST).await,
             }
         }
     }
@@ -167,5 +170,41 @@ impl AsyncWrite for PeerIo {
             Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(()),
             done => done,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The moments at which a wait was looked at.
+    async fn counting(polls: &AtomicUsize, wait: impl Future<Output = ()>) {
+        let mut wait = std::pin::pin!(wait);
+        std::future::poll_fn(|cx| {
+            polls.fetch_add(1, Ordering::Relaxed);
+            wait.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn unread_bytes_are_neither_a_close_nor_a_busy_loop() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let peer = Peer::new(listener.accept().await.unwrap().0);
+        client.write_all(&[b'x'; 20_000]).await.unwrap();
+        peer.0.readable().await.unwrap();
+        let polls = AtomicUsize::new(0);
+        let mut left = std::pin::pin!(counting(&polls, peer.left()));
+        assert!(tokio::time::timeout(Duration::from_millis(300), left.as_mut()).await.is_err(), "nobody has left");
+        // Its begin, the limit of this test, and on other systems a look every quarter of a second.
+        assert!(polls.load(Ordering::Relaxed) <= 5, "{polls:?}");
+        drop(client);
+        tokio::time::timeout(Duration::from_secs(10), left).await.unwrap();
     }
 }

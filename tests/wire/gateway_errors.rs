@@ -157,6 +157,7 @@ fn a_request_that_is_no_http_is_refused_and_the_connection_closed_in_order() {
     let a = Mock::start(good("alpha"));
     let rig = Rig::new(&[("a", a.address)]);
     let large = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n", "x".repeat(3 << 20));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(70_000));
     let many: String = (0..300).map(|n| format!("x-{n}: 1\r\n")).collect();
     let many = format!("GET /v1/models HTTP/1.1\r\n{many}\r\n");
     for (request, status) in [
@@ -164,6 +165,7 @@ fn a_request_that_is_no_http_is_refused_and_the_connection_closed_in_order() {
         ("GET /v1/models HTTP/7.1\r\n\r\n", "400"),
         ("\u{16}\u{3}\u{1} a TLS greeting\r\n\r\n", "400"),
         ("GET /v1/models HTTP/1.1\r\nno colon\r\n\r\n", "400"),
+        (long.as_str(), "414"),
         (large.as_str(), "431"),
         (many.as_str(), "431"),
     ] {

@@ -91,6 +91,22 @@ fn a_half_close_is_a_client_that_has_left() {
     }
 }
 
+/// What hyper sees by itself goes on as it does: there is an answer where the end comes inside a body, or behind a request that
+/// is answered at once.
+#[test]
+fn a_half_close_that_cuts_a_body_is_still_answered() {
+    let a = Mock::start(good("alpha"));
+    let rig = Rig::new(&[("a", a.address)]);
+    for _ in 0..20 {
+        let request = chat_bytes(&body(true), &[]);
+        let client = send(rig.listen, &request[..request.len() - 7]);
+        client.half_close();
+        let all = client.to_end();
+        assert!(all.starts_with("HTTP/1.1 400 ") && all.contains("invalid_body_framing"), "{all}");
+    }
+    assert_eq!(a.asked(), 0);
+}
+
 #[test]
 fn a_client_that_stays_is_served_whatever_is_unread() {
     let a = Mock::start(good("alpha"));

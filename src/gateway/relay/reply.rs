@@ -52,7 +52,8 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), &message, None, &extra)))
         }
         Reply::Unavailable { retry_after: wait, why } => {
-            let message = sentence(format!("No model is available right now; the next is tried in {}. {why}", human(*wait)));
+            let message =
+                sentence(format!("No model is available right now; the next is tried in {}. {why}", human(*wait)));
             let body = error_body("overloaded", Some("no_target_available"), &message, None, &extra);
             let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
             retry_after(answer.headers_mut(), *wait);
