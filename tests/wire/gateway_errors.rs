@@ -170,8 +170,8 @@ fn a_request_that_is_no_http_is_refused_and_the_connection_closed_in_order() {
         (many.as_str(), "431"),
     ] {
         let what = &request[..request.len().min(60)];
-        // `to_end` does not accept a reset.
-        let all = send(rig.listen, request.as_bytes()).to_end();
+        // `until_closed` does not accept a reset.
+        let all = send(rig.listen, request.as_bytes()).until_closed();
         assert!(all.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {all}");
     }
 }
@@ -180,7 +180,7 @@ fn a_request_that_is_no_http_is_refused_and_the_connection_closed_in_order() {
 fn an_upload_refused_by_its_length_can_read_why() {
     let a = Mock::start(good("alpha"));
     let rig = Rig::new(&[("a", a.address)]);
-    let got = send(rig.listen, &chat_bytes(&"x".repeat(40 << 20), &[])).to_end();
+    let got = send(rig.listen, &chat_bytes(&"x".repeat(40 << 20), &[])).until_closed();
     assert!(got.starts_with("HTTP/1.1 413 ") && got.contains("request_too_large"), "{got}");
 }
 

@@ -86,7 +86,7 @@ fn a_half_close_is_a_client_that_has_left() {
     for behind in ["nothing", "a line end"] {
         leaves("before the head", behind, |_, client| {
             client.half_close();
-            assert_eq!(client.to_end(), "", "nothing is answered");
+            assert_eq!(client.until_closed(), "", "nothing is answered");
         });
     }
 }
@@ -101,7 +101,7 @@ fn a_half_close_that_cuts_a_body_is_still_answered() {
         let request = chat_bytes(&body(true), &[]);
         let client = send(rig.listen, &request[..request.len() - 7]);
         client.half_close();
-        let all = client.to_end();
+        let all = client.until_closed();
         assert!(all.starts_with("HTTP/1.1 400 ") && all.contains("invalid_body_framing"), "{all}");
     }
     assert_eq!(a.asked(), 0);
@@ -114,7 +114,7 @@ fn a_client_that_stays_is_served_whatever_is_unread() {
     let mut two = chat_bytes(&body(false), &[]);
     two.extend_from_slice(b"\r\n");
     two.extend(chat_bytes(&body(false), &[("connection", "close")]));
-    let both = send(rig.listen, &two).to_end();
+    let both = send(rig.listen, &two).until_closed();
     assert_eq!(both.matches("HTTP/1.1 200 OK").count(), 2, "{both}");
     assert_eq!(both.matches("alpha one two").count(), 2, "{both}");
 }

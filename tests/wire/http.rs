@@ -139,7 +139,7 @@ impl Reading {
     }
 
     /// Reads until the connection has ended; all that has come. It must end with a close, not with a reset.
-    pub fn to_end(mut self) -> String {
+    pub fn until_closed(mut self) -> String {
         loop {
             let mut buf = [0; 16 * 1024];
             match self.stream.read(&mut buf) {
