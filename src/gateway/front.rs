@@ -8,22 +8,38 @@ use hyper::body::Incoming;
 use serde_json::json as value;
 
 use super::app::App;
-use super::http::{Answer, json, not_found, wrong_method};
+use super::http::{Answer, Refusal, json, not_found, set, wrong_method};
 use super::relay;
 
-/// Answers a request of a client.
-pub async fn handle(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>) -> Answer {
+/// What the public listener serves, for whoever asked for something else.
+const THERE: &str =
+    "This gateway serves POST /v1/chat/completions and GET /v1/models: the base URL of a client ends in /v1.";
+
+/// Answers the request `id` of a client. `stalled` is set by the connection when its client has stopped reading.
+pub async fn handle(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>, id: String) -> Answer {
+    let mut answer = route(&app, request, stalled, &id).await.unwrap_or_else(|refusal| refusal.answer(&id));
+    set(answer.headers_mut(), "x-llmfo-policy", &app.policy.version);
+    answer
+}
+
+async fn route(
+    app: &Arc<App>,
+    request: Request<Incoming>,
+    stalled: Arc<AtomicBool>,
+    id: &str,
+) -> Result<Answer, Refusal> {
     let path = request.uri().path();
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     match path {
-        "/v1/chat/completions" if request.method() == Method::POST => relay::chat(app, request, stalled).await,
-        "/v1/chat/completions" => wrong_method("POST"),
-        "/v1/models" if get => models(&app),
-        "/v1/models" => wrong_method("GET, HEAD"),
-        "/healthz" if get => super::admin::healthz(),
+        "/v1/chat/completions" if request.method() == Method::POST => relay::chat(app, id, request, stalled).await,
+        "/v1/chat/completions" => Err(wrong_method("POST")),
+        "/v1/models" if get => Ok(models(app)),
+        "/v1/models" => Err(wrong_method("GET, HEAD")),
+        "/healthz" if get => Ok(super::admin::healthz()),
         _ => match path.strip_prefix("/v1/models/") {
-            Some(name) if get => model(&app, name),
-            _ => not_found(path),
+            Some(name) if get => model(app, name),
+            Some(_) => Err(wrong_method("GET, HEAD")),
+            None => Err(not_found(path, THERE)),
         },
     }
 }
@@ -38,9 +54,9 @@ fn models(app: &App) -> Answer {
     json(StatusCode::OK, value!({ "object": "list", "data": data }).to_string())
 }
 
-fn model(app: &App, name: &str) -> Answer {
+fn model(app: &App, name: &str) -> Result<Answer, Refusal> {
     match app.policy.route_named(name) {
-        Some(route) => json(StatusCode::OK, entry(app, &route.name).to_string()),
-        None => super::intake::unknown_route(&app.policy, name),
+        Some(route) => Ok(json(StatusCode::OK, entry(app, &route.name).to_string())),
+        None => Err(super::intake::unknown_route(&app.policy, name)),
     }
 }

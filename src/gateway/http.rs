@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -38,30 +38,93 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// An error in OpenAI shape.
-#[must_use]
-pub fn refuse(status: StatusCode, kind: &str, code: &str, message: &str) -> Answer {
-    json(status, error_body(kind, Some(code), message, None, &[]))
+/// The header that names a request.
+pub const REQUEST_ID: &str = "x-llmfo-request-id";
+
+/// An error of the gateway's own: what is wrong and what to do next. The one way to refuse, so that none lacks the OpenAI shape
+/// or the request id.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Status.
+    pub status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+    message: String,
+    param: Option<&'static str>,
+    allow: Option<&'static str>,
+    wait: Option<Duration>,
+    close: bool,
 }
 
-/// Nothing is at this path.
+impl Refusal {
+    /// With its `type`, `code` and `message`.
+    #[must_use]
+    pub fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { status, kind, code, message: message.into(), param: None, allow: None, wait: None, close: false }
+    }
+
+    /// A mistake in the request: status and `code` are the caller's to act on.
+    #[must_use]
+    pub fn invalid(status: StatusCode, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal::new(status, "invalid_request_error", code, message)
+    }
+
+    /// The parameter that is wrong.
+    #[must_use]
+    pub fn param(self, param: Option<&'static str>) -> Refusal {
+        Refusal { param, ..self }
+    }
+
+    /// When it is worth to come again.
+    #[must_use]
+    pub fn retry_after(self, wait: Duration) -> Refusal {
+        Refusal { wait: Some(wait), ..self }
+    }
+
+    /// The connection is not to be used again.
+    #[must_use]
+    pub fn closing(self) -> Refusal {
+        Refusal { close: true, ..self }
+    }
+
+    /// The body of its answer.
+    #[must_use]
+    pub fn body(&self, request: &str) -> Bytes {
+        let id = [("request_id", serde_json::json!(request))];
+        error_body(self.kind, Some(self.code), &self.message, self.param, &id)
+    }
+
+    /// Its answer. The header with the id is the listener's.
+    #[must_use]
+    pub fn answer(&self, request: &str) -> Answer {
+        let mut answer = json(self.status, self.body(request));
+        let headers = answer.headers_mut();
+        if let Some(allowed) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        if let Some(wait) = self.wait {
+            retry_after(headers, wait);
+        }
+        if self.close {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+}
+
+/// Nothing is at this path; `there` says what is.
 #[must_use]
-pub fn not_found(path: &str) -> Answer {
+pub fn not_found(path: &str, there: &str) -> Refusal {
     let path = crate::units::printable(path, 100);
-    refuse(StatusCode::NOT_FOUND, "invalid_request_error", "unknown_url", &format!("Unknown request URL: {path}."))
+    Refusal::invalid(StatusCode::NOT_FOUND, "unknown_url", format!("Unknown request URL: {path}. {there}"))
 }
 
 /// The path is right, the method is not.
 #[must_use]
-pub fn wrong_method(allowed: &'static str) -> Answer {
-    let mut answer = refuse(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "invalid_request_error",
-        "method_not_allowed",
-        &format!("This URL takes {allowed} only."),
-    );
-    answer.headers_mut().insert(http::header::ALLOW, HeaderValue::from_static(allowed));
-    answer
+pub fn wrong_method(allowed: &'static str) -> Refusal {
+    let message = format!("This URL takes {allowed} only; send the request with that method.");
+    let refusal = Refusal::invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+    Refusal { allow: Some(allowed), ..refusal }
 }
 
 /// Whole seconds, rounded up, at least one: a `Retry-After` of zero invites a storm.

@@ -1,5 +1,6 @@
 //! Taking a request in: its body, bounded, and what it says about itself.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::http::{Answer, refuse};
+use super::http::Refusal;
 use crate::policy::{DataClass, Policy, Route};
 use crate::router::Facts;
 use crate::units::printable;
@@ -28,8 +29,14 @@ pub const BODIES_BYTES_MAX: usize = 1 << 30;
 /// Longest value of an `x-llmfo-*` header, in bytes.
 const LABEL_BYTES_MAX: usize = 256;
 
-/// An answer that is no answer. Boxed: it is the rare case.
-pub type Refusal = Box<Answer>;
+/// Why a body was not taken. Both are answered: who has only closed its sending direction may still read it.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// It may not be, or cannot.
+    Refused(Refusal),
+    /// The client has left in the middle of it.
+    Gone(Refusal),
+}
 
 /// A body with its share of the memory that all bodies may take.
 #[derive(Debug)]
@@ -45,27 +52,29 @@ pub fn memory() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(BODIES_BYTES_MAX / 1024))
 }
 
-/// Reads a body. `Err` is the refusal; `None` in it: the client has left.
-pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, Option<Refusal>> {
+/// Reads a body.
+///
+/// # Errors
+/// Why it was not taken.
+pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, NotTaken> {
     let (head, mut body) = request.into_parts();
     if head.headers.get(CONTENT_ENCODING).is_some_and(|v| v.as_bytes() != b"identity") {
-        return Err(Some(Box::new(refuse(
+        return Err(NotTaken::Refused(Refusal::invalid(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "invalid_request_error",
             "unsupported_content_encoding",
             "Send the request body without Content-Encoding.",
-        ))));
+        )));
     }
     let declared =
         head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.trim().parse::<u64>().ok());
     // Refused before a byte of it is read: with `Expect: 100-continue` the client then never uploads it.
     if declared.is_some_and(|n| n > BODY_BYTES_MAX as u64) {
-        return Err(Some(too_large()));
+        return Err(NotTaken::Refused(too_large()));
     }
     let mut held = Vec::new();
     let mut take = |bytes: usize| {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        Arc::clone(memory).try_acquire_many_owned(kib).map(|p| held.push(p)).map_err(|_| Some(no_room()))
+        Arc::clone(memory).try_acquire_many_owned(kib).map(|p| held.push(p)).map_err(|_| NotTaken::Refused(no_room()))
     };
     let reserved = usize::try_from(declared.unwrap_or(0)).unwrap_or(0);
     take(reserved)?;
@@ -75,15 +84,17 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
     loop {
         let frame = match tokio::time::timeout(UPLOAD_IDLE, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
-            Ok(Some(Err(_))) => return Err(None),
+            Ok(Some(Err(e))) => return Err(broken(&e)),
             Ok(None) => break,
             Err(_) => {
-                return Err(Some(Box::new(refuse(
+                return Err(NotTaken::Refused(Refusal::invalid(
                     StatusCode::REQUEST_TIMEOUT,
-                    "invalid_request_error",
                     "request_timeout",
-                    "The upload of the request body has stopped.",
-                ))));
+                    format!(
+                        "Nothing of the request body has come for {} s; send the request again.",
+                        UPLOAD_IDLE.as_secs()
+                    ),
+                )));
             }
         };
         let Ok(data) = frame.into_data() else { continue };
@@ -101,27 +112,40 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
         }
         all.extend_from_slice(&data);
     }
-    if over > 0 { Err(Some(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
+    if over > 0 { Err(NotTaken::Refused(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
 }
 
 fn too_large() -> Refusal {
-    Box::new(refuse(
+    Refusal::invalid(
         StatusCode::PAYLOAD_TOO_LARGE,
-        "invalid_request_error",
         "request_too_large",
-        &format!("The request body is larger than {} MiB.", BODY_BYTES_MAX >> 20),
-    ))
+        format!("The request body is larger than {} MiB; shorten the conversation or its files.", BODY_BYTES_MAX >> 20),
+    )
+}
+
+/// Broken off, or not the chunks that it says it is. hyper tells the second as an I/O error of one of two kinds.
+fn broken(error: &hyper::Error) -> NotTaken {
+    let refusal = Refusal::invalid(
+        StatusCode::BAD_REQUEST,
+        "invalid_body_framing",
+        "The request body broke off, or its transfer coding is not valid HTTP; send the whole request again.",
+    )
+    .closing();
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let garbage = causes
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| matches!(io.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData));
+    if garbage || error.is_parse() { NotTaken::Refused(refusal) } else { NotTaken::Gone(refusal) }
 }
 
 fn no_room() -> Refusal {
-    let mut answer = refuse(
+    Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "overloaded",
         "request_memory",
         "Too many large requests are under way; try again in a moment.",
-    );
-    super::http::retry_after(answer.headers_mut(), Duration::from_secs(1));
-    Box::new(answer)
+    )
+    .retry_after(Duration::from_secs(1))
 }
 
 /// What a request says about itself: headers, else `metadata.llmfo_*`.
@@ -182,12 +206,11 @@ pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Refu
 }
 
 fn bad_label(name: &str, why: &str) -> Refusal {
-    Box::new(refuse(
+    Refusal::invalid(
         StatusCode::BAD_REQUEST,
-        "invalid_request_error",
         "invalid_label",
-        &format!("The header {name} (or its metadata member) {why}."),
-    ))
+        format!("The header {name} (or its metadata member) {why}; correct it or leave it out."),
+    )
 }
 
 /// What the core is told about a request.
@@ -214,7 +237,7 @@ pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Lab
 
 /// 404 as an OpenAI client knows it, with the names that would have been right.
 #[must_use]
-pub fn unknown_route(policy: &Policy, asked: &str) -> Answer {
+pub fn unknown_route(policy: &Policy, asked: &str) -> Refusal {
     let known: Vec<&str> = policy.routes.iter().take(20).map(|r| r.name.as_str()).collect();
     let more = policy.routes.len().saturating_sub(known.len());
     let mut text =
@@ -222,8 +245,8 @@ pub fn unknown_route(policy: &Policy, asked: &str) -> Answer {
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
     }
-    text.push('.');
-    refuse(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", &text)
+    text.push_str("; ask for one of these as `model`.");
+    Refusal::invalid(StatusCode::NOT_FOUND, "model_not_found", text).param(Some("model"))
 }
 
 #[cfg(test)]
@@ -246,7 +269,7 @@ mod tests {
         {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().unwrap());
-            assert_eq!(labels(&headers, &r).unwrap_err().status(), 400, "{name}");
+            assert_eq!(labels(&headers, &r).unwrap_err().status, 400, "{name}");
         }
     }
 }

@@ -6,10 +6,8 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -19,12 +17,11 @@ use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Sleep;
 
-use super::http::{Answer, refuse};
+use super::http::{Answer, REQUEST_ID, Refusal, set};
+use super::peer::Peer;
 
 /// How a listener treats its clients.
 #[derive(Clone, Copy, Debug)]
@@ -51,21 +48,33 @@ impl Default for ListenerLimits {
     }
 }
 
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-connection: close\r\ncontent-length: 128\r\n\r\n\
-{\"error\":{\"message\":\"Too many connections are open; try again in a moment.\",\
-\"type\":\"overloaded\",\"param\":null,\"code\":\"too_busy\"}}";
+/// The answer to a connection too many, written without reading what it wants.
+fn busy(id: &str) -> Vec<u8> {
+    let text = "Too many connections are open; try again in a moment.";
+    let body = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "too_busy", text).body(id);
+    let mut all = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n{REQUEST_ID}: {id}\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    all.extend_from_slice(&body);
+    all
+}
 
 /// Serves until `stop` turns true, then lets open connections finish their current answer. Returns when all are closed.
-pub async fn serve<F, Fut>(
+/// `ids` names requests; every answer carries its request's id.
+pub async fn serve<F, Fut, I>(
     listener: TcpListener,
     limits: ListenerLimits,
     mut stop: watch::Receiver<bool>,
     open: Gauge,
+    ids: I,
     handler: F,
 ) where
-    F: Fn(Request<Incoming>, Arc<AtomicBool>) -> Fut + Clone + Send + Sync + 'static,
+    F: Fn(Request<Incoming>, Arc<AtomicBool>, String) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Answer> + Send + 'static,
+    I: Fn() -> String + Clone + Send + Sync + 'static,
 {
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let mut builder = Builder::new();
@@ -91,31 +100,49 @@ pub async fn serve<F, Fut>(
         };
         complained = false;
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            let _ = stream.try_write(BUSY);
+            let _ = stream.try_write(&busy(&ids()));
             continue;
         };
         // Small writes (one event each) must not wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
         let stalled = Arc::new(AtomicBool::new(false));
-        let io = TokioIo::new(StallGuard::new(stream, limits.write_stall, Arc::clone(&stalled)));
-        let handler = handler.clone();
+        let peer = Peer::new(stream);
+        let io = TokioIo::new(peer.io(limits.write_stall, Arc::clone(&stalled)));
+        let (handler, ids) = (handler.clone(), ids.clone());
         let service = service_fn(move |request| {
-            let answer = AssertUnwindSafe(handler(request, Arc::clone(&stalled))).catch_unwind();
-            async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|_| own_fault())) }
+            let id = ids();
+            let answer = AssertUnwindSafe(handler(request, Arc::clone(&stalled), id.clone())).catch_unwind();
+            async move {
+                let mut answer = answer.await.unwrap_or_else(|_| own_fault(&id));
+                set(answer.headers_mut(), REQUEST_ID, &id);
+                Ok::<_, Infallible>(answer)
+            }
         });
         let connection = builder.serve_connection(io, service);
         let mut stop = stop.clone();
         let open = open.clone();
         tokio::spawn(async move {
             open.inc();
-            let mut connection = std::pin::pin!(connection);
             // An error here is the client's connection failing; whoever was served has been told by a dropped body.
-            tokio::select! {
-                _ = connection.as_mut() => {}
-                () = stopped(&mut stop) => {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = connection.await;
+            let ended = {
+                let mut connection = std::pin::pin!(connection);
+                let mut left = std::pin::pin!(peer.left());
+                tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => Some(ended),
+                    () = left.as_mut() => None,
+                    () = stopped(&mut stop) => {
+                        connection.as_mut().graceful_shutdown();
+                        tokio::select! {
+                            biased;
+                            ended = connection.as_mut() => Some(ended),
+                            () = left.as_mut() => None,
+                        }
+                    }
                 }
+            };
+            if let Some(ended) = ended {
+                peer.linger(ended.is_err()).await;
             }
             open.dec();
             drop(place);
@@ -127,14 +154,15 @@ pub async fn serve<F, Fut>(
 }
 
 /// A bug: the handler panicked. Its client hears so; everything it held has been released by dropping it.
-fn own_fault() -> Answer {
-    tracing::error!("a handler panicked");
-    refuse(
+fn own_fault(id: &str) -> Answer {
+    tracing::error!(request = id, "a handler panicked");
+    Refusal::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "gateway_error",
         "gateway_fault",
-        "The gateway lost this request through a fault of its own.",
+        "The gateway lost this request through a fault of its own; send it again, and report the request id.",
     )
+    .answer(id)
 }
 
 /// Waits for the stop; also if whoever could give it is gone.
@@ -150,69 +178,6 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// A connection that fails when its client takes nothing for too long. Nothing else would notice: a body that is not polled
-/// cannot keep time.
-struct StallGuard {
-    inner: TcpStream,
-    limit: Duration,
-    stalled: Arc<AtomicBool>,
-    since: Option<Pin<Box<Sleep>>>,
-}
-
-impl StallGuard {
-    fn new(inner: TcpStream, limit: Duration, stalled: Arc<AtomicBool>) -> StallGuard {
-        StallGuard { inner, limit, stalled, since: None }
-    }
-
-    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.since = None;
-            return written;
-        }
-        let limit = self.limit;
-        let since = self.since.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        if since.as_mut().poll(cx).is_ready() {
-            self.stalled.store(true, Ordering::Relaxed);
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
-        }
-        Poll::Pending
-    }
-}
-
-impl AsyncRead for StallGuard {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for StallGuard {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.watch(cx, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
-        self.watch(cx, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,22 +188,28 @@ mod tests {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (_stop, stopped) = watch::channel(false);
-        let panics = |_: Request<Incoming>, _| async { panic!("as the test wants it") };
-        tokio::spawn(serve(listener, ListenerLimits::default(), stopped, Gauge::default(), panics));
+        let panics = |_: Request<Incoming>, _, _| async { panic!("as the test wants it") };
+        let ids = || "req-7".to_owned();
+        tokio::spawn(serve(listener, ListenerLimits::default(), stopped, Gauge::default(), ids, panics));
         for _ in 0..2 {
-            let mut client = TcpStream::connect(address).await.unwrap();
+            let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
             client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
             let mut said = String::new();
             client.read_to_string(&mut said).await.unwrap();
             assert!(said.starts_with("HTTP/1.1 500") && said.contains("gateway_fault"), "{said}");
+            assert!(
+                said.contains("x-llmfo-request-id: req-7\r\n") && said.contains(r#""request_id":"req-7""#),
+                "{said}"
+            );
         }
     }
 
     #[test]
     fn the_busy_answer_counts_its_own_bytes() {
-        let text = std::str::from_utf8(BUSY).unwrap();
+        let text = String::from_utf8(busy("req-7")).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
-        serde_json::from_str::<serde_json::Value>(body).unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["error"]["code"], &body["error"]["request_id"]), (&"too_busy".into(), &"req-7".into()));
     }
 }

@@ -21,6 +21,7 @@ pub mod front;
 pub mod http;
 pub mod intake;
 pub mod listener;
+mod peer;
 pub mod probe;
 pub mod relay;
 pub mod targets;
@@ -120,9 +121,10 @@ impl Gateway {
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);
         let open = app.metrics.connections_open.clone();
-        let front = tokio::spawn(listener::serve(front_listener, limits, stopped, open, move |request, stalled| {
-            front::handle(Arc::clone(&serving), request, stalled)
-        }));
+        let naming = Arc::clone(&app);
+        let ids = move || naming.next_request_id();
+        let handle = move |request, stalled, id| front::handle(Arc::clone(&serving), request, stalled, id);
+        let front = tokio::spawn(listener::serve(front_listener, limits, stopped, open, ids.clone(), handle));
         let serving = Arc::clone(&app);
         let admin_limits = ListenerLimits { connections_max: 64, ..ListenerLimits::default() };
         let back = tokio::spawn(listener::serve(
@@ -130,7 +132,8 @@ impl Gateway {
             admin_limits,
             admin_stopped,
             Default::default(),
-            move |request, _| std::future::ready(admin::handle(&serving, &request)),
+            ids,
+            move |request, _, id: String| std::future::ready(admin::handle(&serving, &request, &id)),
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         for target in &policy.targets {
@@ -192,7 +195,7 @@ async fn look(app: Arc<App>, id: crate::policy::TargetId) {
         }
         match tokio::time::timeout(CHECK_LIMIT, dialable.client.connect(true)).await {
             Ok(Ok(_closed_at_once)) => {
-                dialable.evidence.good("reachable");
+                dialable.evidence.good(targets::REACHABLE);
                 return;
             }
             Ok(Err(fault)) => {

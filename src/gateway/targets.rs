@@ -96,6 +96,9 @@ fn find(folder: &Path, path: &str) -> String {
     found.display().to_string()
 }
 
+/// Evidence that is a connection alone: it was made and closed, nothing was asked.
+pub const REACHABLE: &str = "reachable";
+
 /// What was seen of a target at first hand, for readiness: "nothing yet" is not "healthy" (case B107).
 #[derive(Debug, Default)]
 pub struct Evidence {
@@ -105,7 +108,7 @@ pub struct Evidence {
 /// The last good and the last bad thing seen.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// What last went well (`answered`, `probe`, `reachable`), and when.
+    /// What last went well (`answered`, `probe`, [`REACHABLE`]), and when.
     pub good: Option<(Instant, &'static str)>,
     /// What last failed, by its named reason, and when.
     pub bad: Option<(Instant, String)>,

@@ -83,7 +83,8 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
     let mut facts = AnswerFacts::default();
     let mut bad_finish = None;
     let mut error = None;
-    let (mut has_choices, mut object_is_error, mut names_error, mut too_many) = (false, false, false, false);
+    let (mut has_choices, mut object_is_error, mut names_error) = (false, false, false);
+    let (mut too_many, mut odd_finish) = (false, false);
     let is_object = json::members(&text, |m| match m.key().as_ref() {
         "error" => error = error::from_member(m.value, secrets),
         "choices" => {
@@ -93,7 +94,8 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
                     return;
                 }
                 let place = facts.choices.len() as u64;
-                let (choice, choice_error) = read_choice(value, place, secrets);
+                let (choice, choice_error, odd) = read_choice(value, place, secrets);
+                odd_finish |= odd;
                 if let Some(choice_error) = choice_error {
                     error.get_or_insert(choice_error);
                 }
@@ -128,6 +130,9 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
     }
     if too_many || facts.choices.iter().any(|c| c.tool_calls.len() > MAX_CALLS) {
         return malformed("more choices or tool calls than any answer has");
+    }
+    if odd_finish {
+        return malformed(chunk::ODD_FINISH);
     }
     if let Some(reason) = bad_finish {
         return Err(StreamFault::BadFinish(crate::units::printable(&reason, 40)));
@@ -172,12 +177,15 @@ pub fn completes(reason: &str) -> bool {
     matches!(reason, "stop" | "length" | "tool_calls" | "function_call" | "content_filter")
 }
 
-fn read_choice(value: &str, place: u64, secrets: &Secrets) -> (AnswerChoice, Option<ErrorObject>) {
+fn read_choice(value: &str, place: u64, secrets: &Secrets) -> (AnswerChoice, Option<ErrorObject>, bool) {
     let mut choice = AnswerChoice { index: place, ..AnswerChoice::default() };
-    let mut error = None;
+    let (mut error, mut odd) = (None, false);
     json::members(value, |m| match m.key().as_ref() {
         "index" => choice.index = json::unsigned(m.value).unwrap_or(place),
-        "finish_reason" => choice.finish_reason = json::filled_text(m.value),
+        "finish_reason" => {
+            odd |= chunk::is_odd_finish(m.value);
+            choice.finish_reason = json::filled_text(m.value);
+        }
         "error" => error = error::from_member(m.value, secrets),
         "message" => {
             let said = chunk::read_delta(m.value, "");
@@ -197,7 +205,7 @@ fn read_choice(value: &str, place: u64, secrets: &Secrets) -> (AnswerChoice, Opt
         }
         _ => {}
     });
-    (choice, error)
+    (choice, error, odd)
 }
 
 fn looks_like_events(body: &[u8]) -> bool {

@@ -79,7 +79,7 @@ impl Chunk {
     /// Reads the data of one event.
     ///
     /// # Errors
-    /// If it is not a JSON object; says what it is, in a few words.
+    /// If it is not a JSON object, or says its end in a way that nobody understands; says what it is, in a few words.
     pub fn read(data: &[u8], secrets: &Secrets) -> Result<Chunk, &'static str> {
         let (text, spans) = match String::from_utf8_lossy(data) {
             Cow::Borrowed(text) => (Cow::Borrowed(text), true),
@@ -88,7 +88,7 @@ impl Chunk {
         };
         let mut chunk = Chunk::default();
         let mut bare = BareError::default();
-        let mut too_many = false;
+        let (mut too_many, mut odd_finish) = (false, false);
         let base = text.as_ref();
         let is_object = json::members(base, |m| match m.key().as_ref() {
             "error" => chunk.error = error::from_member(m.value, secrets),
@@ -100,8 +100,9 @@ impl Chunk {
                         return;
                     }
                     let place = chunk.choices.len() as u64;
-                    let (choice, error) = read_choice(value, place, if spans { base } else { "" }, secrets);
+                    let (choice, error, odd) = read_choice(value, place, if spans { base } else { "" }, secrets);
                     chunk.choices.push(choice);
+                    odd_finish |= odd;
                     if chunk.error.is_none() {
                         chunk.error = error;
                     }
@@ -127,6 +128,9 @@ impl Chunk {
         if chunk.error.is_none() && (bare.object_is_error || bare.detail && !bare.choices) {
             chunk.error = Some(ErrorObject::read(200, base.as_bytes(), secrets));
         }
+        if odd_finish && chunk.error.is_none() {
+            return Err(ODD_FINISH);
+        }
         Ok(chunk)
     }
 
@@ -145,17 +149,29 @@ struct BareError {
     detail: bool,
 }
 
-fn read_choice(value: &str, place: u64, base: &str, secrets: &Secrets) -> (Choice, Option<ErrorObject>) {
+/// A finish reason of a wrong type is the one oddity that is not passed over: read as none it would be an answer without an
+/// end, read as some it would be an end that the client cannot read.
+pub(crate) const ODD_FINISH: &str = "a finish_reason that is neither a string nor null";
+
+/// The value of `finish_reason` is neither.
+pub(crate) fn is_odd_finish(value: &str) -> bool {
+    !value.starts_with('"') && value != "null"
+}
+
+fn read_choice(value: &str, place: u64, base: &str, secrets: &Secrets) -> (Choice, Option<ErrorObject>, bool) {
     let mut choice = Choice { index: place, ..Choice::default() };
-    let mut error = None;
+    let (mut error, mut odd) = (None, false);
     json::members(value, |m| match m.key().as_ref() {
         "index" => choice.index = json::unsigned(m.value).unwrap_or(place),
         "delta" => choice.delta = read_delta(m.value, base),
-        "finish_reason" => choice.finish_reason = json::filled_text(m.value),
+        "finish_reason" => {
+            odd |= is_odd_finish(m.value);
+            choice.finish_reason = json::filled_text(m.value);
+        }
         "error" => error = error::from_member(m.value, secrets),
         _ => {}
     });
-    (choice, error)
+    (choice, error, odd)
 }
 
 /// Reads a delta, or the message of a whole answer, which has the same members. Places are relative to `base`.

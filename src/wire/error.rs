@@ -51,16 +51,16 @@ impl ErrorObject {
         out
     }
 
-    /// The error object as a client gets it.
+    /// The error object as a client gets it; `extra` as in [`error_body`].
     #[must_use]
-    pub fn to_body(&self) -> Bytes {
+    pub fn to_body(&self, extra: &[(&str, Value)]) -> Bytes {
         let or = |text: &str, other: &'static str| if text.is_empty() { other.to_owned() } else { text.to_owned() };
         error_body(
             &or(&self.kind, "upstream_error"),
             (!self.code.is_empty()).then_some(self.code.as_str()),
             &or(&self.message, "the model provider refused the request without saying why"),
             (!self.param.is_empty()).then_some(self.param.as_str()),
-            &[],
+            extra,
         )
     }
 }
@@ -318,11 +318,11 @@ mod tests {
     #[test]
     fn what_a_client_gets_is_in_openai_shape() {
         let value = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
-        let body = value(&read(502, "<html>").to_body());
+        let body = value(&read(502, "<html>").to_body(&[]));
         assert_eq!(body["error"]["type"], "upstream_error");
         assert_eq!(body["error"]["message"], "an HTML page instead of an error object");
         assert!(body["error"]["code"].is_null() && body["error"]["param"].is_null());
-        let body = value(&read(500, "").to_body());
+        let body = value(&read(500, "").to_body(&[]));
         assert!(body["error"]["message"].as_str().unwrap().contains("without saying why"));
         let body =
             value(&error_body("handoff", Some("all_failed"), "m", None, &[("message", json!("x")), ("id", json!(7))]));
@@ -332,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(status: u16, body in prop::collection::vec(any::<u8>(), 0..200), text in any::<String>()) {
-            let _ = ErrorObject::read(status, &body, &Secrets::default()).to_body();
+            let _ = ErrorObject::read(status, &body, &Secrets::default()).to_body(&[]);
             let _ = read(status, &json!({"error":{"message":text,"type":text,"code":text}}).to_string());
         }
     }

@@ -127,6 +127,29 @@ impl Reading {
         drop(self);
     }
 
+    /// Closes with a reset.
+    pub fn reset(self) {
+        let socket = socket2::Socket::from(self.stream);
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Closes the direction to the gateway only, as `nc -N` does.
+    pub fn half_close(&self) {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// Reads until the connection has ended; all that has come. It must end with a close, not with a reset.
+    pub fn until_closed(mut self) -> String {
+        loop {
+            let mut buf = [0; 16 * 1024];
+            match self.stream.read(&mut buf) {
+                Ok(0) => return String::from_utf8_lossy(&self.got).into_owned(),
+                Ok(n) => self.got.extend_from_slice(&buf[..n]),
+                Err(e) => panic!("{e}; so far {}", String::from_utf8_lossy(&self.got)),
+            }
+        }
+    }
+
     /// Reads it to its end.
     pub fn whole(mut self) -> Response {
         let at = loop {

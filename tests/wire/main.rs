@@ -5,7 +5,11 @@ mod gateway;
 #[cfg(test)]
 mod gateway_edge;
 #[cfg(test)]
+mod gateway_errors;
+#[cfg(test)]
 mod gateway_failover;
+#[cfg(test)]
+mod gateway_leave;
 #[cfg(test)]
 mod gateway_life;
 #[cfg(test)]

@@ -274,3 +274,24 @@ fn the_controlled_error_is_one_event_and_says_what_may_be_done() {
     assert_eq!(error["error"]["tool_calls_delivered"], true);
     assert!(!text.contains("[DONE]") && !text.contains("finish_reason"));
 }
+
+#[test]
+fn a_finish_reason_that_is_no_string_is_malformed() {
+    for value in [json!(5), json!(true), json!({}), json!(["stop"])] {
+        let end = event(&json!({"choices":[{"index":0,"delta":{},"finish_reason":value}]}));
+        // After text it is too late for another target; before, one may answer.
+        let late = play_clean(&[content("hello"), end.clone(), done()]);
+        assert!(matches!(late.fault(), StreamFault::Malformed(_)), "{value}: {}", late.fault());
+        assert!(late.committed && !late.text().contains("[DONE]"), "{value}");
+        let early = play_clean(&[role(), end, content("hello"), finish("stop"), done()]);
+        assert!(matches!(early.fault(), StreamFault::Malformed(_)) && early.fails_over(), "{value}");
+    }
+    // An error beside it says more.
+    let both = event(&json!({"error":{"message":"m","code":"odd"},"choices":[{"delta":{},"finish_reason":5}]}));
+    assert!(matches!(play_clean(&[both]).fault(), StreamFault::Error(e) if e.code == "odd"));
+    // None at all, null and an empty string are no end and no fault.
+    for value in [json!(null), json!("")] {
+        let open = event(&json!({"choices":[{"index":0,"delta":{"content":"hello"},"finish_reason":value}]}));
+        play_clean(&[open, content(" there"), finish("stop"), done()]).complete();
+    }
+}

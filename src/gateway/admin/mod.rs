@@ -11,16 +11,24 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::app::App;
-use super::http::{Answer, answer, json, not_found, refuse, wrong_method};
+use super::http::{Answer, Refusal, answer, json, not_found, wrong_method};
 use crate::telemetry::metrics::CONTENT_TYPE;
 
-/// Answers a request of an operator.
-pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Answer {
+/// What the admin listener serves, for whoever asked for something else.
+const THERE: &str =
+    "The admin listener serves /healthz, /readyz, /metrics, /snapshot, /events and /decisions/<request id>.";
+
+/// Answers the request `id` of an operator.
+pub fn handle(app: &Arc<App>, request: &Request<Incoming>, id: &str) -> Answer {
+    route(app, request).unwrap_or_else(|refusal| refusal.answer(id))
+}
+
+fn route(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Refusal> {
     let path = request.uri().path();
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return wrong_method("GET, HEAD");
+        return Err(wrong_method("GET, HEAD"));
     }
-    match path {
+    Ok(match path {
         "/healthz" => healthz(),
         "/readyz" => snapshot::readyz(app),
         "/metrics" => {
@@ -30,19 +38,18 @@ pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Answer {
         }
         "/snapshot" => json(StatusCode::OK, snapshot::snapshot(app).to_string()),
         "/events" => events::stream(app, request),
-        _ => match path.strip_prefix("/decisions/") {
-            Some(id) => match app.decision(id) {
-                Some(record) => json(StatusCode::OK, record.to_string()),
-                None => refuse(
+        _ => {
+            let Some(asked) = path.strip_prefix("/decisions/") else { return Err(not_found(path, THERE)) };
+            let Some(record) = app.decision(asked) else {
+                return Err(Refusal::invalid(
                     StatusCode::NOT_FOUND,
-                    "invalid_request_error",
                     "unknown_request",
                     "No decision of this request id is kept; the last ones are, and the journal has all.",
-                ),
-            },
-            None => not_found(path),
-        },
-    }
+                ));
+            };
+            json(StatusCode::OK, record.to_string())
+        }
+    })
 }
 
 /// The process runs: nothing more is said here.

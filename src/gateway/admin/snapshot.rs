@@ -8,7 +8,7 @@ use serde_json::{Value, json as value};
 use super::super::app::App;
 use super::super::driver::state_name;
 use super::super::http::{Answer, json};
-use super::super::targets::Seen;
+use super::super::targets::{REACHABLE, Seen};
 use crate::policy::TargetId;
 use crate::router::decision::{Availability, TargetSnapshot};
 use crate::units::{Ts, ms};
@@ -71,14 +71,16 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
     })
 }
 
-/// One word for people. `unknown` is not `healthy`: nothing has been seen yet.
+/// One word for people, that claims no more than was seen: `unknown` is nothing yet, `reachable` a connection that was made and
+/// closed, and only an answer (of a customer's request or a probe) makes a target `healthy`.
 fn health(availability: &Availability, seen: &Seen) -> &'static str {
     match availability {
         Availability::Serving { .. } => match (&seen.good, &seen.bad) {
             (None, None) => "unknown",
             (Some((good, _)), Some((bad, _))) if bad > good => "failing",
             (None, Some(_)) => "unreachable",
-            _ => "healthy",
+            (Some((_, REACHABLE)), _) => "reachable",
+            (Some(_), _) => "healthy",
         },
         other => state_name(other),
     }

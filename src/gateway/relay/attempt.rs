@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Sleep;
 
 use super::super::driver::AttemptKey;
-use super::failure;
+use super::failure::{self, BodyEnd};
 use crate::policy::TargetId;
 use crate::router::{Failure, Limits, Sign, Usage};
 use crate::units::Ts;
@@ -249,13 +249,16 @@ impl Attempt {
                     Poll::Ready(Some(Ok(data))) if all.len() + data.len() <= ERROR_BYTES_MAX => {
                         all.extend_from_slice(&data);
                     }
-                    // Whatever came is enough to say what it was.
-                    Poll::Ready(_) => {
-                        let readable = plain(headers);
-                        let bytes: &[u8] = if readable { all } else { b"" };
-                        let error = ErrorObject::read(status.as_u16(), bytes, &self.plan.secrets);
-                        let failure = failure::of_error(&error, headers);
-                        self.broke(failure, false, Some(error));
+                    Poll::Ready(next) => {
+                        let end = match &next {
+                            None => BodyEnd::Proper,
+                            Some(Ok(_)) => BodyEnd::Enough,
+                            Some(Err(fault)) => BodyEnd::Broken(fault),
+                        };
+                        let bytes: &[u8] = if plain(headers) { all } else { b"" };
+                        let (failure, error) =
+                            failure::of_error_answer(*status, headers, bytes, end, &self.plan.secrets);
+                        self.broke(failure, false, error);
                     }
                 },
                 Phase::Whole(headers, body, all) => match body.poll_data(cx) {

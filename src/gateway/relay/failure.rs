@@ -1,11 +1,12 @@
 //! What was seen on the wire, in the core's words.
 
-use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, StatusCode};
 
 use crate::router::{Failure, StatusFailure};
 use crate::upstream::{Fault, FaultKind};
 use crate::wire::retry_after::retry_after;
-use crate::wire::{ErrorObject, StreamFault};
+use crate::wire::{ErrorObject, Secrets, StreamFault};
 
 /// A failure below HTTP.
 #[must_use]
@@ -19,6 +20,46 @@ pub fn of_fault(fault: &Fault) -> Failure {
         FaultKind::Reset => Failure::Reset,
         FaultKind::Protocol => Failure::Malformed(fault.detail.clone()),
     }
+}
+
+/// How the body of an error answer came to its end.
+#[derive(Clone, Copy, Debug)]
+pub enum BodyEnd<'a> {
+    /// As HTTP says.
+    Proper,
+    /// It is longer than what is read of one.
+    Enough,
+    /// It broke off.
+    Broken(&'a Fault),
+}
+
+/// An error answer, once its body is over. One that did not arrive whole is evidence against nobody but whoever sent it,
+/// whatever its status: it is the provider's failure, as silence in its middle is (which the core's limits end). Nothing has
+/// been delivered, so another target may answer. What the gateway itself cut off is no such case.
+#[must_use]
+pub fn of_error_answer(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+    end: BodyEnd<'_>,
+    secrets: &Secrets,
+) -> (Failure, Option<ErrorObject>) {
+    match end {
+        BodyEnd::Broken(fault) => return (of_fault(fault), None),
+        BodyEnd::Proper if torn(headers, body) => return (Failure::Truncated, None),
+        BodyEnd::Proper | BodyEnd::Enough => {}
+    }
+    let error = ErrorObject::read(status.as_u16(), body, secrets);
+    (of_error(&error, headers), Some(error))
+}
+
+/// Without a length and without chunks the end of the connection is the end of the body, whoever brought it about. JSON that
+/// ends before it is whole was cut off then.
+fn torn(headers: &HeaderMap, body: &[u8]) -> bool {
+    let framed = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+    let begins_as_json = matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
+    let cut = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err_and(|e| e.is_eof());
+    !framed && begins_as_json && cut()
 }
 
 /// An error answer, or an error object inside a success.

@@ -16,14 +16,14 @@ mod stream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::app::App;
 use super::driver::Meta;
-use super::http::{Answer, json, refuse, set, whole};
-use super::intake;
+use super::http::{Answer, Refusal, whole};
+use super::intake::{self, NotTaken};
 use crate::units::printable;
 use crate::wire::ChatRequest;
 use attempt::InFlight;
@@ -32,41 +32,45 @@ use settle::{Exchange, Settled};
 /// Headers of a client that are sent on; every other one stays here (case B151). They carry a trace, no credential.
 const FORWARDED: [&str; 2] = ["traceparent", "tracestate"];
 
-/// `POST /v1/chat/completions`. `stalled` is set by the connection when its client has stopped reading.
-pub async fn chat(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>) -> Answer {
-    let id = app.next_request_id();
-    let mut answer = answer(&app, &id, request, stalled).await;
-    set(answer.headers_mut(), "x-llmfo-request-id", &id);
-    set(answer.headers_mut(), "x-llmfo-policy", &app.policy.version);
-    answer
-}
-
 /// A refusal that never reached the core.
-fn early(app: &App, route: &str, outcome: &str, answer: Answer) -> Answer {
+fn early(app: &App, route: &str, outcome: &str, refusal: Refusal) -> Result<Answer, Refusal> {
     app.metrics.request(route, outcome);
-    answer
+    Err(refusal)
 }
 
-async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: Arc<AtomicBool>) -> Answer {
+/// `POST /v1/chat/completions`. `stalled` is set by the connection when its client has stopped reading.
+///
+/// # Errors
+/// Why the request never reached the core.
+pub async fn chat(
+    app: &Arc<App>,
+    id: &str,
+    request: Request<Incoming>,
+    stalled: Arc<AtomicBool>,
+) -> Result<Answer, Refusal> {
     if app.draining.load(Ordering::Relaxed) {
         return early(app, "none", "shutting_down", shutting_down());
     }
     let headers = request.headers().clone();
     let taken = match intake::body(request, &app.memory).await {
         Ok(taken) => taken,
-        Err(Some(refusal)) => {
-            tracing::info!(request = id, status = refusal.status().as_u16(), "request refused while it was read");
-            return early(app, "none", "bad_request", *refusal);
+        Err(NotTaken::Refused(refusal)) => {
+            tracing::info!(request = id, status = refusal.status.as_u16(), "request refused while it was read");
+            return early(app, "none", "bad_request", refusal);
         }
-        Err(None) => return early(app, "none", "client_gone", refuse(StatusCode::BAD_REQUEST, "", "", "")),
+        Err(NotTaken::Gone(refusal)) => return early(app, "none", "client_gone", refusal),
     };
     let chat = match ChatRequest::parse(taken.bytes.clone()) {
         Ok(chat) => chat,
-        Err(bad) => return early(app, "none", "bad_request", json(StatusCode::BAD_REQUEST, bad.to_body())),
+        Err(bad) => {
+            let message = format!("{} Correct the request before it is sent again.", bad.message);
+            let refusal = Refusal::invalid(StatusCode::BAD_REQUEST, "invalid_request", message).param(bad.param);
+            return early(app, "none", "bad_request", refusal);
+        }
     };
     let labels = match intake::labels(&headers, &chat) {
         Ok(labels) => labels,
-        Err(refusal) => return early(app, "none", "bad_request", *refusal),
+        Err(refusal) => return early(app, "none", "bad_request", refusal),
     };
     let asked = labels.route.as_deref().unwrap_or(&chat.model);
     let Some(route) = app.policy.route_named(asked).cloned() else {
@@ -94,7 +98,7 @@ async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: A
     }
     let route_name = route.name.clone();
     let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, withhold_tools, forwarded);
-    match exchange.settle().await {
+    Ok(match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);
             let target = app.target_name(attempt.target);
@@ -117,17 +121,16 @@ async fn answer(app: &Arc<App>, id: &str, request: Request<Incoming>, stalled: A
         }
         Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
         Settled::Aborted(why) => reply::aborted(why, id),
-    }
+    })
 }
 
-fn shutting_down() -> Answer {
-    let mut answer = refuse(
+fn shutting_down() -> Refusal {
+    Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "overloaded",
         "shutting_down",
         "This gateway is shutting down; use another one.",
-    );
-    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    super::http::retry_after(answer.headers_mut(), std::time::Duration::from_secs(1));
-    answer
+    )
+    .closing()
+    .retry_after(std::time::Duration::from_secs(1))
 }

@@ -33,7 +33,7 @@ pub fn answered(headers: &mut HeaderMap, target: &str, attempts: u32, degraded: 
 pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: &str, correlation: &str) -> Answer {
     let extra = [("request_id", value!(request)), ("correlation_id", value!(correlation))];
     let (outcome, mut answer) = match reply {
-        Reply::AsItIs { .. } => ("refused", as_it_is(error)),
+        Reply::AsItIs { .. } => ("refused", as_it_is(error, &extra)),
         Reply::TooLong => (
             "refused",
             json(
@@ -41,31 +41,41 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
                 error_body(
                     "invalid_request_error",
                     Some("context_length_exceeded"),
-                    "The conversation is longer than the context of every model that may answer it.",
+                    "The conversation is longer than the context of every model that may answer it; shorten it.",
                     Some("messages"),
                     &extra,
                 ),
             ),
         ),
         Reply::Handoff { why } => {
-            let message = format!("No model could answer; hand this conversation to a human. {why}");
+            let message = sentence(format!("No model could answer; hand this conversation to a human. {why}"));
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), &message, None, &extra)))
         }
         Reply::Unavailable { retry_after: wait, why } => {
-            let message = format!("No model is available right now; the next is tried in {}. {why}", human(*wait));
+            let message =
+                sentence(format!("No model is available right now; the next is tried in {}. {why}", human(*wait)));
             let body = error_body("overloaded", Some("no_target_available"), &message, None, &extra);
             let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
             retry_after(answer.headers_mut(), *wait);
             ("refused", answer)
         }
         Reply::NobodyMay { why } => {
-            let message = format!("No model may answer this request. {why}");
+            let message = sentence(format!("No model may answer this request. {why}"));
             ("refused", final_refusal(error_body("refused", Some("nobody_may_answer"), &message, None, &extra)))
         }
     };
     set(answer.headers_mut(), "x-llmfo-outcome", outcome);
     set(answer.headers_mut(), "x-llmfo-attempts", &attempts.to_string());
     answer
+}
+
+/// The core's reasons are lists without an end.
+fn sentence(mut text: String) -> String {
+    text.truncate(text.trim_end().len());
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
+    }
+    text
 }
 
 /// 503 that a client library must not repeat by itself.
@@ -76,14 +86,14 @@ fn final_refusal(body: bytes::Bytes) -> Answer {
 }
 
 /// The provider's own error: its status and message, in OpenAI shape, secrets taken out.
-fn as_it_is(error: Option<ErrorObject>) -> Answer {
+fn as_it_is(error: Option<ErrorObject>, extra: &[(&str, serde_json::Value)]) -> Answer {
     let error = error.unwrap_or_default();
     // An error object inside a 200 is no success either.
     let status = StatusCode::from_u16(error.status)
         .ok()
         .filter(|s| s.is_client_error() || s.is_server_error())
         .unwrap_or(StatusCode::BAD_REQUEST);
-    json(status, error.to_body())
+    json(status, error.to_body(extra))
 }
 
 /// The gateway itself ended the request before its commit point.
