@@ -230,6 +230,7 @@ pub fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Answered => "answered",
         Outcome::Degraded => "degraded",
+        Outcome::FromLedger => "from_ledger",
         Outcome::Handoff => "handoff",
         Outcome::Refused => "refused",
         Outcome::ReturnedAsItIs => "returned_as_it_is",

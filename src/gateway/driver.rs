@@ -343,7 +343,7 @@ impl Driver {
     ) {
         let epoch = state.epoch;
         match output {
-            Output::Dial { request, attempt, target, limits, fresh, degraded: _ } => {
+            Output::Dial { request, attempt, target, limits, fresh, .. } => {
                 state.attempts.insert(attempt, Owner::Request(request));
                 let key = AttemptKey { epoch, id: attempt };
                 tell(state, request, Cmd::Dial { key, target, limits, fresh });
@@ -372,16 +372,20 @@ impl Driver {
                     over.push((slot.meta, *record));
                 }
             }
+            // No request names its conversation to the core yet, and no task reports calls.
+            Output::Calls { .. } => {}
             Output::Note(note) => {
                 let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
-                self.tell_people(self.event_of(note, now, request));
+                if let Some(event) = self.event_of(note, now, request) {
+                    self.tell_people(event);
+                }
             }
         }
     }
 
-    fn event_of(&self, note: Note, now: Ts, request: Option<String>) -> Event {
+    fn event_of(&self, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
         let name = |id: TargetId| self.policy.target(id).name.clone();
-        match note {
+        Some(match note {
             Note::Availability { target, now: state, reason } => {
                 let for_ms = match &state {
                     Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
@@ -399,7 +403,9 @@ impl Driver {
                 request: request.filter(|_| !probe),
             },
             Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
-        }
+            // Shown in snapshots.
+            Note::Queue { .. } | Note::HedgeLost { .. } => return None,
+        })
     }
 
     fn tell_people(&self, event: Event) {

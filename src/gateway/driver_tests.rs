@@ -52,6 +52,8 @@ fn facts() -> Facts {
         max_output_tokens: None,
         task: "customer_reply".into(),
         expired: false,
+        open_conversation: false,
+        conversation: None,
     }
 }
 
@@ -118,13 +120,24 @@ impl Fragile {
             limits,
             fresh: false,
             degraded: false,
+            hedge: false,
+            max_output_tokens: None,
+            withhold: crate::router::Withhold::Nothing,
         });
     }
 }
 
 impl Core for Fragile {
     fn snapshot(&self, _: Ts) -> Snapshot {
-        Snapshot { targets: Vec::new(), requests_open: 0, requests_committed: 0, attempts_in_flight: 0 }
+        Snapshot {
+            targets: Vec::new(),
+            requests_open: 0,
+            requests_committed: 0,
+            attempts_in_flight: 0,
+            queued: Vec::new(),
+            unconfirmed_calls: 0,
+            emergency: false,
+        }
     }
 }
 

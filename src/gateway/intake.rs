@@ -232,6 +232,8 @@ pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Lab
         max_output_tokens: request.max_output_tokens,
         task: labels.task.clone().unwrap_or_else(|| "customer_reply".to_owned()),
         expired,
+        open_conversation: labels.turn.is_some_and(|turn| turn > 1),
+        conversation: None,
     }
 }
 

@@ -182,11 +182,6 @@ impl Ledger {
         calls.filter(|call| call.state == CallState::Delivered && call.side_effects.risky())
     }
 
-    /// Conversations remembered.
-    pub(super) fn len(&self) -> usize {
-        self.conversations.len()
-    }
-
     fn touch(&mut self, now: Ts, place: &Place) -> &mut History {
         if let Some(history) = self.conversations.get(place) {
             self.by_age.remove(&(history.touched, place.clone()));
@@ -383,9 +378,9 @@ mod tests {
             let said = Conversation { id: n.to_string(), ..turn(1) };
             ledger.arrive(Ts::from_s(n), ROUTE, &said);
         }
-        assert_eq!(ledger.len(), 1_000);
+        assert_eq!(ledger.conversations.len(), 1_000);
         ledger.arrive(Ts::from_s(500) + RETENTION, ROUTE, &turn(1));
-        assert_eq!(ledger.len(), 501, "500 to 999, and the new one");
+        assert_eq!(ledger.conversations.len(), 501, "500 to 999, and the new one");
         assert_eq!(ledger.by_age.len(), 501);
     }
 }

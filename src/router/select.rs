@@ -400,7 +400,7 @@ impl<'a> Ask<'a> {
     /// The same target once more, now, on a fresh connection: if it still serves and a dial and enough time are left.
     pub(super) fn fresh(&self, id: TargetId) -> Option<Plan> {
         let dials_left = self.route.max_attempts.saturating_sub(self.dials());
-        if dials_left == 0 || !self.board.serving(self.now, id) {
+        if dials_left == 0 || !self.board.serving(self.now, id) || self.has_room(self.policy.target(id)).is_err() {
             return None;
         }
         let tier = self
@@ -422,6 +422,7 @@ impl<'a> Ask<'a> {
         u32::try_from(redials).is_ok_and(|n| n < self.route.same_target_retries)
             && here.iter().all(|d| d.class == Some(Class::Provider) && !d.silent)
             && self.board.serving(self.now, id)
+            && self.has_room(self.policy.target(id)).is_ok()
     }
 }
 

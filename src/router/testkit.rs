@@ -156,6 +156,8 @@ pub(crate) fn facts() -> Facts {
         max_output_tokens: None,
         task: "customer_reply".into(),
         expired: false,
+        open_conversation: false,
+        conversation: None,
     }
 }
 

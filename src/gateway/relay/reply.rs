@@ -47,9 +47,19 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
                 ),
             ),
         ),
-        Reply::Handoff { why } => {
+        Reply::Handoff { cause, why, collect } => {
             let message = sentence(format!("No model could answer; hand this conversation to a human. {why}"));
+            let mut extra = extra.to_vec();
+            extra.push(("cause", value!(cause.name())));
+            if !collect.is_empty() {
+                extra.push(("collect", value!(collect)));
+            }
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), &message, None, &extra)))
+        }
+        // Only a request that names its conversation to the core can be a repeat, and none does yet.
+        Reply::FromLedger { .. } => {
+            let message = "This turn was answered before; its calls are in the ledger.";
+            ("handoff", final_refusal(error_body("handoff", Some("handoff"), message, None, &extra)))
         }
         Reply::Unavailable { retry_after: wait, why } => {
             let message =

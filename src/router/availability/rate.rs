@@ -6,8 +6,6 @@
 //! A minute is sixty buckets of one second, and the sum over the last sixty is what has been spent: a request counts for at least
 //! 59 and at most 60 seconds.
 
-use std::time::Duration;
-
 use crate::units::Ts;
 
 const BUCKETS: u64 = 60;
@@ -120,9 +118,6 @@ impl Rate {
         }
     }
 }
-
-/// The soonest that a limited bucket can free anything.
-pub(crate) const GRAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -332,7 +332,7 @@ fn b075_the_first_cause_is_not_hidden_by_the_last() {
     d.broke(a, status(503));
     let b = d.attempt(r);
     d.broke(b, object(400, "invalid_request_error", "unsupported_parameter", "Unsupported parameter: 'x'"));
-    let Some(Reply::Handoff { why }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
+    let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
     assert_eq!(why, "a: status_503 (provider); b: unsupported (mismatch)");
 }
 
@@ -482,7 +482,7 @@ fn b091_failover_none_holds_in_every_phase() {
     d.connected(a);
     d.pass_s(2);
     assert_eq!(d.dialled(r), ["a"]);
-    let Some(Reply::Handoff { why }) = d.reply(r) else { panic!() };
+    let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!() };
     assert!(why.contains("b: no_failover"), "{why}");
     // After it.
     let mut d = kit();
@@ -626,7 +626,7 @@ fn b106_a_target_that_lacks_a_capability_is_skipped_with_its_reason() {
 
     let mut d = Kit::new().target("b", lacks).route("r", &[&["b"]], |_| {}).drive();
     let r = d.arrive(Facts { vision: true, ..facts() });
-    let Some(Reply::Handoff { why }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
+    let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
     assert_eq!(why, "b: capability_vision (needs vision)");
 }
 

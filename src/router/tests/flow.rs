@@ -184,7 +184,7 @@ fn every_dial_counts_and_the_last_failure_hands_off() {
     let b = d.attempt(r);
     d.broke(b, Failure::Refused);
     assert_eq!(d.dialled(r), ["a", "b"]);
-    let Some(Reply::Handoff { why }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
+    let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
     assert_eq!(why, "a: status_503 (provider); b: refused (provider); c: attempts_used");
 }
 

@@ -74,6 +74,7 @@ fn policy(retries: u32, attempts: u32) -> Policy {
         move |t: &mut Target| {
             t.residency = vec![place.into()];
             t.credentials = Some(SecretRef::Env(key.into()));
+            t.capacity.slots = Some(3);
             t.capabilities.context_tokens = Some(8_000);
             if let Some(quota) = quota {
                 t.domains.insert("quota".into(), quota.into());
@@ -86,6 +87,7 @@ fn policy(retries: u32, attempts: u32) -> Policy {
         .target("c", target("us", "K2", Some("q")))
         .target("d", |t| {
             target("eu", "K3", None)(t);
+            t.capacity.requests_per_minute = Some(4);
             t.capabilities.context_tokens = Some(32_000);
         })
         .target("e", |t| {
@@ -98,13 +100,33 @@ fn policy(retries: u32, attempts: u32) -> Policy {
         .route("legal", &[&["a", "c", "b"], &["d", "e", "f"]], |r| {
             r.residency_required = Some(vec!["kz".into(), "eu".into()]);
             r.max_attempts = attempts;
+            r.queue =
+                Some(Queue { max_depth: 2, max_wait: Duration::from_secs(30), reserved_for_open_conversations: 0.0 });
             r.same_target_retries = retries;
             r.data = DataClass::Personal;
             r.tiers[1].pii = Some(Pii::Allowed);
             r.tiers[1].intents = Some(vec!["shipping".into()]);
         })
+        .change(|p| {
+            p.health.window = Duration::from_secs(20);
+            p.health.fast_window = Duration::from_secs(4);
+            p.health.eject_after = Duration::from_secs(2);
+            p.health.probe_every = Duration::from_secs(3);
+        })
         .route("any", &[&["f", "a"], &["e"]], |r| {
             r.degrade = true;
+            r.tiers[0].select = Select::Health;
+            r.hedge_after = Some(Duration::from_millis(700));
+            r.ramp = Some(Ramp {
+                steps: vec![0.1, 0.5, 1.0],
+                hold: Duration::from_secs(2),
+                step_back_error_rate: 0.2,
+            });
+            r.queue = Some(Queue {
+                max_depth: 4,
+                max_wait: Duration::from_millis(1_500),
+                reserved_for_open_conversations: 0.25,
+            });
             r.max_attempts = attempts;
             r.same_target_retries = retries;
         })
@@ -118,6 +140,9 @@ fn request(n: u8) -> Facts {
         stream: n & 8 == 0,
         tools: n & 16 != 0,
         intent: (n & 32 != 0).then(|| "shipping".to_owned()),
+        risky_tools: n & 16 != 0,
+        open_conversation: n & 4 != 0,
+        task: if n & 2 != 0 { "customer_reply".into() } else { "summary".into() },
         data: if n & 64 != 0 { DataClass::Personal } else { DataClass::None },
         body_bytes: if n & 128 != 0 { 60_000 } else { 300 },
         ..facts()
@@ -129,7 +154,7 @@ struct Seen {
     facts: Option<Facts>,
     dials: u32,
     dialled: Vec<TargetId>,
-    under_way: Option<AttemptId>,
+    under_way: BTreeSet<AttemptId>,
     delivered: Option<AttemptId>,
     replied: bool,
     gone: bool,
@@ -167,7 +192,7 @@ impl Checker {
     fn over(&mut self, attempt: AttemptId) {
         if let Some((_, Some(request))) = self.open.remove(&attempt) {
             let seen = self.requests.get_mut(&request).expect("its request");
-            seen.under_way = None;
+            seen.under_way.remove(&attempt);
         }
     }
 
@@ -198,7 +223,7 @@ impl Checker {
 
     fn output(&mut self, output: &Output) {
         match output {
-            Output::Dial { request, attempt, target, limits, .. } => {
+            Output::Dial { request, attempt, target, limits, hedge, .. } => {
                 assert!(self.used.insert(*attempt), "an attempt id used twice");
                 assert!(!self.out_of_service.contains(target), "an open target got a request");
                 let facts = self.requests[request].facts.clone().expect("arrived");
@@ -207,11 +232,16 @@ impl Checker {
                 let seen = self.requests.get_mut(request).expect("arrived");
                 assert!(!seen.gone && !seen.done && !seen.replied, "a dial for nobody");
                 assert_eq!(seen.delivered, None, "an attempt after commit");
-                assert_eq!(seen.under_way, None, "two attempts at once");
+                assert_eq!(seen.under_way.len(), usize::from(*hedge), "one attempt at a time, or one and a hedge");
+                assert!(!hedge || (route.hedge_after.is_some() && !facts.risky_tools), "a hedge that must not be");
+                assert!(!hedge || !seen.dialled.contains(target), "a hedge at the same target");
+                let slots = self.policy.target(*target).capacity.slots.unwrap_or(u32::MAX) as usize;
+                let there = self.open.values().filter(|(t, _)| t == target).count();
+                assert!(there < slots, "more requests at once than slots");
                 seen.dials += 1;
                 assert!(seen.dials <= route.max_attempts, "more dials than allowed");
                 seen.dialled.push(*target);
-                seen.under_way = Some(*attempt);
+                seen.under_way.insert(*attempt);
                 assert!(limits.connect <= limits.answer && limits.answer <= route.deadline - route.reserve);
                 self.open.insert(*attempt, (*target, Some(*request)));
             }
@@ -245,7 +275,7 @@ impl Checker {
                 let seen = self.requests.get_mut(request).expect("arrived");
                 assert!(!seen.done, "done twice");
                 assert!(seen.delivered.is_some() || seen.replied || seen.gone, "done without a terminal");
-                assert_eq!(seen.under_way, None, "done with an attempt under way");
+                assert!(seen.under_way.is_empty(), "done with an attempt under way");
                 let names: Vec<&str> = record.attempts.iter().map(|a| a.target.as_str()).collect();
                 let dialled: Vec<&str> = seen.dialled.iter().map(|t| policy.target(*t).name.as_str()).collect();
                 assert_eq!(names, dialled, "the record tells what happened");
@@ -259,6 +289,7 @@ impl Checker {
                     self.out_of_service.insert(*target);
                 }
             }
+            Output::Calls { .. } => panic!("nobody proposed a call"),
             Output::Note(_) => {}
         }
     }
@@ -297,6 +328,8 @@ impl Run {
         let snapshot = self.engine.snapshot(self.now);
         let in_flight: u32 = snapshot.targets.iter().map(|t| t.counters.in_flight).sum();
         assert_eq!(in_flight as usize, self.checker.open.len(), "slots and attempts agree");
+        let most = self.checker.policy.routes.iter().map(|r| r.queue.map_or(0, |q| q.max_depth as usize));
+        assert!(snapshot.queued.iter().zip(most).all(|(depth, most)| *depth <= most), "a queue above its bound");
         assert_eq!(snapshot.attempts_in_flight, self.checker.open.len());
         assert_eq!(snapshot.requests_open, self.checker.requests.values().filter(|s| !s.done).count());
     }

@@ -20,7 +20,7 @@ fn nobody_may(d: &mut Drive, facts: Facts) -> String {
 
 fn handoff(d: &mut Drive, facts: Facts) -> String {
     match reply(d, facts) {
-        Reply::Handoff { why } => why,
+        Reply::Handoff { why, .. } => why,
         other => panic!("{other:?}"),
     }
 }
@@ -280,6 +280,6 @@ fn no_time_left_for_a_useful_dial_hands_off() {
     d.connected(a);
     d.pass_s(3);
     assert_eq!(d.dialled(r), ["a"], "500 ms are less than half of 2 s");
-    let Some(Reply::Handoff { why }) = d.reply(r) else { panic!() };
+    let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!() };
     assert_eq!(why, "a: first_token_timeout (provider); b: no_time");
 }
