@@ -105,7 +105,9 @@ impl Gateway {
         }
         let journal = journal.map(Journal::start).transpose()?;
         let core = Arc::clone(&policy);
-        let make = Box::new(move |seed| -> Box<dyn driver::Core> { Box::new(Engine::new(Arc::clone(&core), seed).without_hedges()) });
+        let make = Box::new(move |seed| -> Box<dyn driver::Core> {
+            Box::new(Engine::new(Arc::clone(&core), seed).without_hedges())
+        });
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, make)?;
         let front_listener = bind("--listen", listen).await?;
         let admin_listener = bind("--admin", admin).await?;

@@ -330,11 +330,13 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.arrive(Ts::ZERO, ROUTE, &turn(1));
         let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[call("create_ticket")]);
-        let reworded = ProposedCall { tool: "create_ticket".into(), arguments: "{\"n\": 1, \"note\":\"again\"}".into() };
+        let reworded =
+            ProposedCall { tool: "create_ticket".into(), arguments: "{\"n\": 1, \"note\":\"again\"}".into() };
         let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[reworded]);
         assert_eq!(first[0].operation_key, second[0].operation_key);
         assert_eq!(first[0].call_id, second[0].call_id);
-        for other in [turn(2), Conversation { id: "c2".into(), ..turn(1) }, Conversation { client: "bank".into(), ..turn(1) }]
+        for other in
+            [turn(2), Conversation { id: "c2".into(), ..turn(1) }, Conversation { client: "bank".into(), ..turn(1) }]
         {
             ledger.arrive(Ts::ZERO, ROUTE, &other);
             let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, &[call("create_ticket")]);
@@ -365,7 +367,11 @@ mod tests {
     #[test]
     fn an_unknown_past_withholds_what_must_not_run_twice() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(3)), Arrival::Go(Withhold::Unkeyed), "turns 1 and 2 are unknown");
+        assert_eq!(
+            ledger.arrive(Ts::ZERO, ROUTE, &turn(3)),
+            Arrival::Go(Withhold::Unkeyed),
+            "turns 1 and 2 are unknown"
+        );
         let repeats = Conversation { repeats: true, id: "new".into(), ..turn(1) };
         assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &repeats), Arrival::Go(Withhold::Unkeyed));
         assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4)), Arrival::Go(Withhold::Nothing), "turn 3 is known");

@@ -31,12 +31,7 @@ pub(super) fn sort<T>(
 
 /// Best score first. Those within ten of the best are equal, and among these the one with the largest free part of its slots goes
 /// first; without slots, the one with the fewest requests under way.
-fn by_health<T>(
-    fits: &mut [T],
-    board: &Board,
-    target: impl Fn(&T) -> &Target,
-    place: impl Fn(&T) -> usize,
-) {
+fn by_health<T>(fits: &mut [T], board: &Board, target: impl Fn(&T) -> &Target, place: impl Fn(&T) -> usize) {
     let score = |t: &Target| board.score(t.id);
     fits.sort_by(|a, b| score(target(b)).total_cmp(&score(target(a))));
     // Groups are cut from the best down, so that "within ten" never chains.

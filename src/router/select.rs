@@ -177,14 +177,7 @@ impl<'a> Search<'a, '_> {
         };
         let passed_over = self.skips.iter().filter(|s| before(s)).map(|(_, id, skip)| (*id, skip.clone())).collect();
         let degraded = self.ask.degraded(fit.target);
-        Plan {
-            target: fit.target.id,
-            grant,
-            degraded,
-            again,
-            passed_over,
-            deals: std::mem::take(&mut self.deals),
-        }
+        Plan { target: fit.target.id, grant, degraded, again, passed_over, deals: std::mem::take(&mut self.deals) }
     }
 
     fn nobody(mut self, paused: bool, rng: &mut Rng) -> Choice {

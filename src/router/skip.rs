@@ -144,9 +144,13 @@ impl Skip {
 
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Skip::Residency | Skip::Pii | Skip::Intent(_) | Skip::Expired | Skip::NoFailover | Skip::QualityTier | Skip::Evidence(_) => {
-                Kind::MayNot
-            }
+            Skip::Residency
+            | Skip::Pii
+            | Skip::Intent(_)
+            | Skip::Expired
+            | Skip::NoFailover
+            | Skip::QualityTier
+            | Skip::Evidence(_) => Kind::MayNot,
             Skip::Tools | Skip::Vision | Skip::StrictSchema => Kind::Lack,
             Skip::Context { .. } | Skip::SmallerContext => Kind::Size,
             Skip::Away(_) => Kind::Away,

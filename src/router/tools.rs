@@ -22,9 +22,7 @@ impl Engine {
                 }
                 written
             }
-            None => {
-                calls.iter().enumerate().map(|(n, call)| unremembered(&self.policy, request, n, call)).collect()
-            }
+            None => calls.iter().enumerate().map(|(n, call)| unremembered(&self.policy, request, n, call)).collect(),
         };
         self.out.push_back(Output::Calls { request, attempt: id, calls: written });
     }

@@ -29,8 +29,7 @@ impl Engine {
 
     /// True if it is one of the tasks that an emergency gives up.
     pub(super) fn given_up(&self, id: RequestId) -> bool {
-        self.in_emergency(id)
-            && self.requests.get(&id).is_some_and(|r| rank(&r.route, &r.facts) == Rank::Dispensable)
+        self.in_emergency(id) && self.requests.get(&id).is_some_and(|r| rank(&r.route, &r.facts) == Rank::Dispensable)
     }
 
     pub(super) fn give_up(&mut self, now: Ts, id: RequestId) {
@@ -45,9 +44,7 @@ impl Engine {
         let route = request.route.id;
         let rank = rank(&request.route, &request.facts);
         let entry = match &request.route.queue {
-            Some(queue) => {
-                self.rooms.enter(route, queue, rank, request.arrived, id, request.facts.open_conversation)
-            }
+            Some(queue) => self.rooms.enter(route, queue, rank, request.arrived, id, request.facts.open_conversation),
             None => Entry::Full,
         };
         if entry == Entry::Full {

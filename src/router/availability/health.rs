@@ -446,7 +446,9 @@ mod tests {
 
     #[test]
     fn latency_part_falls_from_the_baseline_to_three_times_it() {
-        for (ms, part) in [(500, 1.0), (1_000, 1.0), (1_500, 0.75), (2_000, 0.5), (2_500, 0.25), (3_000, 0.0), (9_000, 0.0)] {
+        for (ms, part) in
+            [(500, 1.0), (1_000, 1.0), (1_500, 0.75), (2_000, 0.5), (2_500, 0.25), (3_000, 0.0), (9_000, 0.0)]
+        {
             let mut h = health();
             for _ in 0..100 {
                 answer(&mut h, Ts::from_s(1), ms);

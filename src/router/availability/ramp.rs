@@ -182,7 +182,10 @@ mod tests {
             let at = Ts::from_s(30 * n as u64);
             assert!((share(&ramps) - expected).abs() < 1e-9);
             ramps.outcome(at, Some(&settings()), R, T, true);
-            assert!(!ramps.advance(at + Duration::from_secs(29), &settings(), R, T, true), "not before the hold is over");
+            assert!(
+                !ramps.advance(at + Duration::from_secs(29), &settings(), R, T, true),
+                "not before the hold is over"
+            );
             assert!(ramps.advance(at + Duration::from_secs(30), &settings(), R, T, true));
         }
         assert!((share(&ramps) - 1.0).abs() < 1e-9);

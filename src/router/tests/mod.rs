@@ -1,8 +1,12 @@
 //! Tests of the whole core, driven as the gateway drives it.
 
 mod bugs;
+mod degradation;
 mod flow;
 mod half_open;
+mod hedging;
 mod properties;
 mod recovery;
 mod select;
+mod shares;
+mod waiting;

@@ -117,11 +117,7 @@ fn policy(retries: u32, attempts: u32) -> Policy {
             r.degrade = true;
             r.tiers[0].select = Select::Health;
             r.hedge_after = Some(Duration::from_millis(700));
-            r.ramp = Some(Ramp {
-                steps: vec![0.1, 0.5, 1.0],
-                hold: Duration::from_secs(2),
-                step_back_error_rate: 0.2,
-            });
+            r.ramp = Some(Ramp { steps: vec![0.1, 0.5, 1.0], hold: Duration::from_secs(2), step_back_error_rate: 0.2 });
             r.queue = Some(Queue {
                 max_depth: 4,
                 max_wait: Duration::from_millis(1_500),
