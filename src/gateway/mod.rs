@@ -12,6 +12,7 @@
 //! ```
 
 pub mod admin;
+mod admission;
 pub mod app;
 pub mod bus;
 pub mod driver;
@@ -39,8 +40,9 @@ use tokio::task::JoinHandle;
 use crate::error::{Expected, Result};
 use crate::event::Event;
 use crate::policy::Policy;
-use crate::router::Engine;
+use crate::router::{Engine, Input, Machine};
 use crate::telemetry::{Journal, JournalSettings};
+use crate::units::Ts;
 use app::App;
 use listener::ListenerLimits;
 
@@ -105,8 +107,12 @@ impl Gateway {
         }
         let journal = journal.map(Journal::start).transpose()?;
         let core = Arc::clone(&policy);
+        // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
+        let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
         let make = Box::new(move |seed| -> Box<dyn driver::Core> {
-            Box::new(Engine::new(Arc::clone(&core), seed).without_hedges())
+            let mut engine = Engine::new(Arc::clone(&core), seed).without_hedges();
+            engine.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
+            Box::new(engine)
         });
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, make)?;
         let front_listener = bind("--listen", listen).await?;
@@ -119,6 +125,9 @@ impl Gateway {
             seed,
             pid: std::process::id(),
         });
+        for alert in alerts {
+            driver::Watcher::event(&*app, alert);
+        }
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);

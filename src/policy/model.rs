@@ -331,11 +331,11 @@ pub enum CommitAt {
 pub enum Select {
     /// As written.
     Priority,
-    /// Best health first (not enforced yet: as priority).
+    /// Best health first; equals share by free slots.
     Health,
-    /// Fastest first (not enforced yet: as priority).
+    /// Fastest first.
     Latency,
-    /// Cheapest first (not enforced yet: as priority).
+    /// Cheapest first.
     Cost,
 }
 
@@ -372,7 +372,7 @@ pub struct Peak {
 /// What happens to intents that a tier does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Otherwise {
-    /// No side-effecting tools, declared fields, a correlation id (not enforced yet: the tier is skipped).
+    /// A handoff with the declared fields and a correlation id; no model is asked.
     CollectAndHandoff,
     /// The tier is skipped.
     Skip,
@@ -561,7 +561,7 @@ pub enum ProbeKind {
     Live,
 }
 
-/// Health score settings (not enforced yet).
+/// Health score settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Health {
     /// Window of the score.

@@ -17,6 +17,7 @@
 //! | `probe` | how a target that is out proves that it is well |
 //! | `refuse` | what the client hears when nobody answers |
 //! | [`decision`] | what is written down about all this |
+//! | [`replay`] | how a core is made to do the same again |
 //! | `timers` | when something happens by itself |
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -33,6 +34,7 @@ mod order;
 mod outcome;
 mod probe;
 mod refuse;
+pub mod replay;
 mod request;
 mod select;
 mod skip;

@@ -158,7 +158,7 @@ fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: pools.all.select"), "{said}");
+    assert!(said.contains("not enforced yet: serial"), "{said}");
     let journal = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
     let lines: Vec<Value> = journal.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!((&lines[0]["event"], &lines[0]["seed"]), (&"started".into(), &7.into()));

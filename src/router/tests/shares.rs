@@ -187,7 +187,7 @@ fn a_slow_target_loses_a_part_of_its_traffic_without_one_error() {
                 let r = d.arrive(facts());
                 let (attempt, name) = d.dial(r).expect("dialled");
                 d.connected(attempt);
-        d.pass_ms(if name == "a" { 1_500 } else { 300 });
+                d.pass_ms(if name == "a" { 1_500 } else { 300 });
                 d.committed(attempt);
                 d.ended(attempt);
                 name == "a"
