@@ -76,7 +76,19 @@ fn what_is_not_built_yet_is_announced_by_path() {
     once.dedup();
     assert_eq!(once, paths);
     // The other side: what the core and the relay do carry out is not announced as missing.
-    for built in ["commit_at", "deadline_ms", "max_attempts", "residency", "intents", "on_expired", "capacity", "health", "queue", "select", "otherwise"] {
+    for built in [
+        "commit_at",
+        "deadline_ms",
+        "max_attempts",
+        "residency",
+        "intents",
+        "on_expired",
+        "capacity",
+        "health",
+        "queue",
+        "select",
+        "otherwise",
+    ] {
         assert!(!paths.iter().any(|p| p.ends_with(built)), "{built}");
     }
 }

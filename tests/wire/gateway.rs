@@ -28,6 +28,8 @@ pub struct Change {
     pub breaker: &'static str,
     pub limits: ListenerLimits,
     pub journal: Option<PathBuf>,
+    /// The policy's folder: `evidence/` is beside it.
+    pub folder: PathBuf,
 }
 
 impl Default for Change {
@@ -38,6 +40,7 @@ impl Default for Change {
             breaker: "{ base_cooldown_s: 60 }",
             limits: ListenerLimits::default(),
             journal: None,
+            folder: PathBuf::from("."),
         }
     }
 }
@@ -81,7 +84,7 @@ impl Rig {
         let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let settings = Settings {
             policy: Arc::new(policy),
-            folder: PathBuf::from("."),
+            folder: change.folder,
             listen: loopback,
             admin: loopback,
             seed: 1,

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod gateway_capacity;
+#[cfg(test)]
 mod gateway_edge;
 #[cfg(test)]
 mod gateway_errors;
