@@ -54,6 +54,7 @@ pub struct UpArgs {
 /// Expected ones.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let LabCommand::Up(args) = args.command;
+    args.toxiproxy.as_deref().map_or(Ok(()), super::drill::usable_toxiproxy)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{LLMFO, Proc, Running, alive, descendants, drill, short_drill, turn, until};
+use crate::stage::{LLMFO, Proc, Running, alive, descendants, drill, last_word, short_drill, turn, until};
 
 /// The ports that the children of an embedded run listen on, from the log of the run.
 fn proxied_ports(report: &std::path::Path, state: &std::path::Path) -> Vec<u16> {
@@ -106,7 +106,7 @@ fn with_lab_and_gateway_apart_a_killed_runner_is_healed_within_ten_seconds_and_t
     let attach = [file.to_str().unwrap(), "--lab", admin, "--target", &url];
     let (exit, text, summary, out) = drill(&attach, dir.path());
     let errors = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!((exit, text.lines().last()), (0, Some("PASS")), "{text}\n{errors}");
+    assert_eq!((exit, last_word(&text)), (0, "PASS"), "{text}\n{errors}");
     let healed = summary["run"]["healed"][0].as_str().unwrap();
     assert!(healed.contains("drill short") && healed.contains("lease ran out"), "{healed}");
     assert!(errors.contains("before the start: drill short"), "{errors}");
