@@ -55,7 +55,7 @@ fn wait(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagnosti
     let share = budget / dials;
     // Whichever of the tier is dialled first: the one that keeps the request longest.
     let (first, own) =
-        tiers.get(first_tier)?.iter().map(|t| (t, own_limit(attempt, t, share))).max_by_key(|(_, own)| *own)?;
+        tiers.get(first_tier)?.iter().rev().map(|t| (t, own_limit(attempt, t, share))).max_by_key(|(_, own)| *own)?;
     let waits = own.min(budget);
     let left = budget - waits;
     let stand_ins = tiers.iter().zip(&attempts).flat_map(|(tier, a)| tier.iter().map(move |t| (t, a)));
