@@ -15,7 +15,7 @@ pub use human::render as render_human;
 pub use json::{FORMAT_VERSION, render as render_json};
 pub use report::{Counts, Report};
 pub use rule::{Example, Rule, Severity};
-pub use secrets::is_secret_name;
+pub use secrets::{is_secret_name, mask as masked};
 pub use source::{Place, Source};
 
 use crate::units::printable;

@@ -90,6 +90,7 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
     let rows = || j.promises.iter().flat_map(|p| &p.rows);
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
+        _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
         "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
         "dials_into_broken_region" if ev.gateways.is_none() => "a foreign gateway does not say".to_owned(),
         _ if r.declared == "not declared" => "nothing is declared".to_owned(),
