@@ -161,7 +161,7 @@ fn value_after(text: &str, first: Option<usize>, from: usize) -> Range<usize> {
     let start = from + rest.len() - rest.trim_start_matches([' ', '\t']).len();
     let rest = &text[start..];
     let end = match (rest.chars().next(), first) {
-        (Some(q @ ('"' | '\'')), _) => rest[1..].find(q).map_or(rest.len(), |n| n + 2),
+        (Some(q @ ('"' | '\'')), _) => quoted_end(rest, q),
         (Some('{' | '['), _) => closing(rest),
         (_, None) => rest.find([',', '}', ']', '\n']).unwrap_or(rest.len()),
         (_, Some(indent)) => {
@@ -179,6 +179,19 @@ fn value_after(text: &str, first: Option<usize>, from: usize) -> Range<usize> {
         }
     };
     start..start + end
+}
+
+/// Bytes to the quote that closes the first one: `\\"` is none inside double quotes, `''` is none inside single ones.
+fn quoted_end(text: &str, quote: char) -> usize {
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((n, c)) = chars.next() {
+        if c == '\\' && quote == '"' {
+            chars.next();
+        } else if c == quote && chars.next_if(|(_, next)| quote == '\'' && *next == quote).is_none() {
+            return n + 1;
+        }
+    }
+    text.len()
 }
 
 /// Bytes to the bracket that closes the first one.
@@ -199,19 +212,24 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// Hides the words of a secret's value; references, comments, aliases and the marks of lists and maps stay.
+/// Hides the words of a secret's value. A reference stays, a count of tokens too, and a comment behind a plain value.
 fn hide_words(text: &str, value: Range<usize>, found: &mut Vec<Range<usize>>) {
     let body = &text[value.clone()];
-    let bare = body.split(" #").next().unwrap_or("").trim().trim_matches(['"', '\'']);
+    // Inside quotes, brackets and block texts ` #` is no comment.
+    let plain = !body.starts_with(['"', '\'', '{', '[', '|', '>']);
+    let first = body.lines().next().unwrap_or("");
+    let shown_from = if plain { first.find(" #").unwrap_or(first.len()) } else { first.len() };
+    let alone = body.lines().skip(1).all(|l| l.trim().is_empty() || l.trim_start().starts_with('#'));
+    let bare = first[..shown_from].trim().trim_matches(['"', '\'']);
     let number = !bare.is_empty() && bare.len() <= 9 && bare.bytes().all(|b| b.is_ascii_digit() || b == b'_');
     let key_is_count =
         text[..value.start].trim_end().trim_end_matches(':').trim_end_matches(['"', '\'']).ends_with("okens");
-    if is_reference(bare) || bare.starts_with('*') || (number && key_is_count) {
+    if alone && (is_reference(bare) || (number && key_is_count)) {
         return;
     }
     let mut at = value.start;
-    for line in body.split_inclusive('\n') {
-        let end = line.find(" #").unwrap_or(line.len());
+    for (n, line) in body.split_inclusive('\n').enumerate() {
+        let end = if n == 0 { shown_from } else { line.len() };
         let mut from = 0;
         for (n, c) in line[..end].char_indices() {
             if c.is_whitespace() || "{}[],\"'|>".contains(c) {
@@ -319,6 +337,11 @@ mod tests {
                 format!("{key}: {{ a: b,\n c: [hunter2] }}\nmodel: m"),
                 format!("{key}:\n- hunter2\nmodel: m"),
                 format!("{key}: \"a\n  hunter2\""),
+                format!("{key}: 'it''s hunter2'"),
+                format!("{key}: \"a\\\"hunter2 # hunter2\""),
+                format!("{key}: |\n  a # hunter2\nmodel: m"),
+                format!("{key}: env:A\n  hunter2\nmodel: m"),
+                format!("{key}: *hunter2"),
             ] {
                 let shown = shown(&text);
                 assert!(!shown.contains("hunter2") && shown.len() == text.len(), "{text} gives {shown}");
@@ -333,7 +356,6 @@ mod tests {
         for text in [
             "credentials: env:LOCAL_A_KEY",
             "t: { credentials: file:/run/secrets/vendor-x, tier: standard }",
-            "credentials: *shared",
             "context_tokens: 8000",
             "handoff_above_tokens: 32000",
             "tokens_per_minute: 100000",

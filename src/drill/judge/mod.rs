@@ -210,3 +210,5 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod worth_tests;
