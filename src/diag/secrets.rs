@@ -41,11 +41,18 @@ const RANDOM_CHARS: usize = 16;
 /// Changes between small letters, capitals and digits from which such a run looks drawn by lot. `Llama3Instruct8B` has 6
 /// in 16 characters and is hidden too; that costs nothing.
 const RANDOM_CHANGES: usize = 5;
+/// Characters of a key's end that are looked at.
+const NAME_CHARS: usize = 100;
 /// What stands in the place of a secret in a message.
 const MASK: &str = "****";
 
 /// True if a key of this name holds a secret.
 pub fn is_secret_name(name: &str) -> bool {
+    // Of a key that nobody would write the end is enough.
+    let name = match name.char_indices().rev().nth(NAME_CHARS) {
+        Some((n, _)) => &name[n..],
+        None => name,
+    };
     let mut words = Vec::new();
     let mut word = String::new();
     let mut low = false;

@@ -40,3 +40,21 @@ fn without_its_lab_a_run_blames_nobody_whatever_the_rows_say() {
     assert_eq!((codes(&j), j.verdict), (vec!["lab_lost"], Verdict::Invalid));
     assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
 }
+
+#[test]
+fn what_was_not_judged_stands_beside_the_verdict_with_its_reason() {
+    use crate::drill::report::{closing, not_judged};
+    let mut ev = good();
+    ev.gateways = None;
+    ev.declared.queue_max = None;
+    let j = judge(&ev);
+    let (judged, skipped) = not_judged(&ev, &j);
+    let rows = j.promises.iter().map(|p| p.rows.len()).sum::<usize>();
+    assert_eq!(judged + skipped.len(), rows);
+    let says = |what: &str| skipped.iter().any(|s| s.contains(what));
+    assert!(says("waiting at one moment: nothing is declared"), "{skipped:#?}");
+    assert!(says("as the gateway saw: a foreign gateway does not say"), "{skipped:#?}");
+    assert_eq!(closing(&ev, &j), format!("PASS ({judged} judged, {} not judged)", skipped.len()));
+    ev.lab_lost = Some("gone".into());
+    assert_eq!(closing(&ev, &judge(&ev)), "INVALID");
+}
