@@ -150,7 +150,10 @@ fn main() {
             table.entry(kind).or_default().push(figures);
         }
     }
-    println!("{:<20} {:>22} {:>22} {:>22} {:>12}", "median / p99, ns", "20 targets", "200 targets", "2,000 targets", "2,000 : 20");
+    println!(
+        "{:<20} {:>22} {:>22} {:>22} {:>12}",
+        "median / p99, ns", "20 targets", "200 targets", "2,000 targets", "2,000 : 20"
+    );
     for (kind, figures) in table {
         let cell = |n: usize| figures.get(n).map_or(String::new(), |(m, p)| format!("{m} / {p}"));
         let ratio = figures.first().zip(figures.get(2)).map_or(0.0, |(a, b)| b.0 as f64 / (a.0.max(1)) as f64);

@@ -9,16 +9,17 @@ use super::Global;
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
-use crate::drill::report::{Table, cut_table, phase_table, promise_table, rto_line, summary};
+use crate::drill::report::{Table, closing, cut_table, not_judged, phase_table, promise_table, rto_line, summary};
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
 use crate::drill::verdict::{Cleanup, Verdict, Weight};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::load::http::Base;
 use crate::spec::drill::{DrillFile, See};
 use crate::term::progress::Progress;
-use crate::term::table::table;
+use crate::term::table::{table, wrap};
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -47,7 +48,7 @@ pub enum DrillCommand {
 /// How the result is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Tables and sentences; the verdict is the last line.
+    /// Tables and sentences; the last line begins with the verdict.
     #[default]
     Human,
     /// One JSON value and nothing else.
@@ -217,6 +218,7 @@ impl Reporter for Live {
 }
 
 fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
+    usable_urls(args)?;
     let found = library::find(&args.name)?;
     let file = read(global, &found)?;
     let options = Options {
@@ -251,6 +253,26 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
         Format::Human => global.term.out(&human(global, &done, &options.report)),
     }
     Ok(exit_of(&done.evidence, done.judgement.verdict, done.facts.cleanup))
+}
+
+/// What is no URL is said before anything is started.
+fn usable_urls(args: &RunArgs) -> Result<()> {
+    let usage = |flag: &str, what: String, hint: &str| Expected::usage(format!("{flag} {what}"), hint.to_owned());
+    for (flag, url) in args.target.iter().map(|t| ("--target", t)).chain(args.lab.iter().map(|l| ("--lab", l))) {
+        Base::new(url).map_err(|e| usage(flag, e.what, &e.hint))?;
+    }
+    args.toxiproxy.as_deref().map_or(Ok(()), usable_toxiproxy)
+}
+
+/// An address of a Toxiproxy that can be dialled at all.
+///
+/// # Errors
+/// It cannot (exit 2).
+pub(super) fn usable_toxiproxy(url: &str) -> Result<()> {
+    let hint = "write http://127.0.0.1:8474, with the port of its API";
+    crate::fault::client::Client::new(url)
+        .map(|_| ())
+        .map_err(|e| Expected::usage(format!("--toxiproxy {}: {}", crate::units::printable(url, 200), e.what), hint))
 }
 
 /// `reports/region-outage-20261130-093012`
@@ -293,6 +315,8 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
             out.extend(lines.iter().map(|l| format!("  {l}")));
         }
     };
+    let (_, skipped) = not_judged(ev, j);
+    section(&mut out, "not judged", &skipped);
     section(&mut out, "not exercised", &facts.not_exercised);
     section(&mut out, "lab times", &ev.declared.scaling);
     if facts.proposals.is_empty() {
@@ -301,11 +325,13 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "proposed changes", &facts.proposals);
     section(&mut out, "found and healed before the start", &facts.healed);
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
-    out.push(format!("report: {}   again: {}", report.display(), facts.again));
+    let mut out = vec![wrap(&out.join("\n"), width)];
+    // To be copied, so never broken into lines.
+    out.push(format!("report: {}\nagain: {}", report.display(), facts.again));
     let secs = facts.duration_ms / 1e3;
     let aborted = ev.aborted.as_ref().map(|a| format!(" ({}: {})", a.by, a.text)).unwrap_or_default();
     out.push(format!("clean-up {}, {secs:.1} s{aborted}", facts.cleanup.word()));
-    out.push(j.verdict.word().into());
+    out.push(closing(ev, j));
     out.join("\n")
 }
 

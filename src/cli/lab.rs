@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::Global;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -27,7 +29,7 @@ pub enum LabCommand {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Prints one line of JSON: {format, pid, dir, admin, policy, toxiproxy, embedded, providers, entries}. Starts no gateway.
-Runs until SIGINT or SIGTERM, then removes its proxies and exits 0 (6 if a proxy may be left).
+Runs until SIGINT, SIGTERM, SIGQUIT or SIGHUP, then removes its proxies and exits 0 (6 if a proxy may be left).
 
 Examples:
   llmfo lab up                                          everything inside this process
@@ -54,6 +56,7 @@ pub struct UpArgs {
 /// Expected ones.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let LabCommand::Up(args) = args.command;
+    args.toxiproxy.as_deref().map_or(Ok(()), super::drill::usable_toxiproxy)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -67,8 +70,12 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 async fn up(global: &Global, args: UpArgs) -> Result<Exit> {
     let cannot = |e: std::io::Error| Expected::could_not(format!("cannot listen for signals: {e}"), "");
     // Before anything is started, so that a signal in between is not lost.
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).map_err(cannot)?;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(cannot)?;
+    let [mut interrupt, mut terminate, mut quit, mut hangup] = [
+        signal(SignalKind::interrupt()).map_err(cannot)?,
+        signal(SignalKind::terminate()).map_err(cannot)?,
+        signal(SignalKind::quit()).map_err(cannot)?,
+        signal(SignalKind::hangup()).map_err(cannot)?,
+    ];
     let lab = Lab::up(&Options { toxiproxy: args.toxiproxy, dir: args.dir, seed: args.seed }).await?;
     let line = serde_json::to_string(&lab.line())
         .map_err(|e| Expected::could_not(format!("the lab cannot be described: {e}"), ""))?;
@@ -76,6 +83,8 @@ async fn up(global: &Global, args: UpArgs) -> Result<Exit> {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        _ = quit.recv() => {}
+        _ = hangup.recv() => {}
         () = stdin_end(args.exit_with_stdin) => {}
     }
     lab.down().await?;

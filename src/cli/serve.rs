@@ -16,8 +16,9 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::{Gateway, Settings};
-use crate::policy::Policy;
+use crate::policy::{Policy, SecretRef};
 use crate::telemetry::{JournalSettings, log};
+use crate::upstream::read_secret;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,6 +59,9 @@ pub struct Args {
     /// How to announce the addresses: for people, or one line of JSON.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub format: Format,
+    /// Say more: name every setting of the policy that is read and not enforced yet.
+    #[arg(long, short)]
+    pub verbose: bool,
     /// Stop when standard input ends: whoever started it is gone.
     #[arg(long, hide = true)]
     pub exit_with_stdin: bool,
@@ -84,15 +88,12 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
     let logs = logs(global, args.format);
-    for line in &policy.not_enforced {
-        if !global.quiet {
-            global.term.err(&format!("not enforced yet: {line}"));
-        }
-    }
+    say_not_enforced(global, &args, &policy);
     let folder = match chosen.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
+    credentials(&policy, &chosen.path)?;
     let settings = Settings {
         policy: Arc::new(policy),
         folder,
@@ -116,6 +117,49 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         queue.finish(&writer, Duration::from_secs(1));
     }
     exit
+}
+
+/// One line, or all of them with `--verbose`: what stands below it, the addresses, is what people look for.
+fn say_not_enforced(global: &Global, args: &Args, policy: &Policy) {
+    let settings = policy.not_enforced.len();
+    if global.quiet || settings == 0 {
+        return;
+    }
+    if args.verbose {
+        for line in &policy.not_enforced {
+            global.term.err(&format!("not enforced yet: {line}"));
+        }
+    } else {
+        let are = if settings == 1 { "setting of the policy is" } else { "settings of the policy are" };
+        global.term.err(&format!("not enforced yet: {settings} {are} read and change nothing; `serve -v` names them"));
+    }
+}
+
+/// Every credential that cannot be used, in one error: whoever sets one variable per start is not served.
+fn credentials(policy: &Policy, chosen: &Path) -> Result<()> {
+    let mut unusable: Vec<Expected> = Vec::new();
+    for target in &policy.targets {
+        let from = match &target.credentials {
+            None => continue,
+            Some(SecretRef::File(path)) => {
+                let path = policy_file::beside(chosen, path).unwrap_or_else(|| PathBuf::from(path));
+                SecretRef::File(path.display().to_string())
+            }
+            Some(from) => from.clone(),
+        };
+        unusable.extend(read_secret(&target.name, &from).err());
+    }
+    match unusable.len() {
+        0 => Ok(()),
+        1 => unusable.pop().map_or(Ok(()), Err),
+        n => {
+            let all: Vec<String> = unusable.into_iter().map(|e| format!("\n  {}", e.what)).collect();
+            Err(Expected::usage(
+                format!("{n} credentials cannot be used:{}", all.concat()),
+                "set every variable and put every file there, or name other sources under `credentials`",
+            ))
+        }
+    }
 }
 
 async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-use super::{Counts, Diagnostic, Place, Report, Severity, Source};
+use super::{Counts, Diagnostic, Place, Report, Severity, Source, secrets};
 use crate::units::printable;
 
 /// Findings shown in full; the rest is counted. A person cannot use more, and JSON has them all.
@@ -62,7 +62,7 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
         Severity::Info => Level::INFO,
     };
     let id = format!("{} {}", d.rule.code, d.rule.name);
-    let message = printable(&d.message, MESSAGE_CHARS);
+    let message = safe(&d.message);
     let file = printable(&d.place.file, MESSAGE_CHARS);
     let mut notes = Vec::new();
     let (window, cut);
@@ -125,7 +125,7 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
 }
 
 fn safe(text: &str) -> String {
-    printable(text, MESSAGE_CHARS)
+    printable(&secrets::mask_words(text), MESSAGE_CHARS)
 }
 
 /// The place within a window of the source that starts at `from`; only its first line, and never empty.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Diagnostic, Place, Report};
+use super::{Diagnostic, Place, Report, secrets};
 use crate::units::printable;
 
 /// Version of the JSON output.
@@ -74,7 +74,7 @@ pub fn render(report: &Report, deny_warnings: bool) -> String {
 }
 
 fn one<'a>(report: &Report, d: &'a Diagnostic) -> DiagnosticOut<'a> {
-    let safe = |text: &String| printable(text, TEXT_CHARS);
+    let safe = |text: &String| printable(&secrets::mask_words(text), TEXT_CHARS);
     DiagnosticOut {
         code: d.rule.code,
         name: d.rule.name,
@@ -96,6 +96,6 @@ fn place<'a>(report: &Report, p: &'a Place) -> PlaceOut<'a> {
         column: p.column,
         end_line: end.as_ref().map_or(p.line, |e| e.line),
         end_column: end.as_ref().map_or(p.column, |e| e.column),
-        pointer: printable(&p.pointer, TEXT_CHARS),
+        pointer: printable(&secrets::mask_words(&p.pointer), TEXT_CHARS),
     }
 }

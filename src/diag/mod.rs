@@ -6,6 +6,7 @@ mod human;
 mod json;
 mod report;
 mod rule;
+mod secrets;
 mod source;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub use human::render as render_human;
 pub use json::{FORMAT_VERSION, render as render_json};
 pub use report::{Counts, Report};
 pub use rule::{Example, Rule, Severity};
+pub use secrets::{is_secret_name, mask as masked};
 pub use source::{Place, Source};
 
 use crate::units::printable;
@@ -126,10 +128,12 @@ impl Diagnostic {
     }
 }
 
-/// Outside text in backticks, safe for a terminal and bounded.
+/// Outside text in backticks, safe for a terminal and bounded; what could be a secret in it is `****`.
 #[must_use]
 pub fn quoted(text: &str) -> String {
-    format!("`{}`", printable(text, QUOTE_CHARS))
+    // Bounded before it is searched, but far enough that no secret is cut to a part that is none any more.
+    let some: String = text.chars().take(QUOTE_CHARS * 8).collect();
+    format!("`{}`", printable(&secrets::mask(&some), QUOTE_CHARS))
 }
 
 /// Names in backticks, separated by commas, at most `max` of them.

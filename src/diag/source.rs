@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::FileName;
+use super::{FileName, secrets};
 
 /// A place in a text. Lines and columns count from one; columns count characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +29,7 @@ pub struct Source {
     name: FileName,
     text: Arc<str>,
     lines: Arc<[usize]>,
+    /// Sorted, and apart from each other.
     hidden: Vec<Range<usize>>,
 }
 
@@ -38,7 +39,7 @@ impl Source {
     pub fn new(name: &str, text: &str) -> Source {
         let lines: Vec<usize> =
             std::iter::once(0).chain(memchr::memchr_iter(b'\n', text.as_bytes()).map(|n| n + 1)).collect();
-        Source { name: Arc::from(name), text: Arc::from(text), lines: lines.into(), hidden: secrets(text) }
+        Source { name: Arc::from(name), text: Arc::from(text), lines: lines.into(), hidden: secrets::find(text) }
     }
 
     /// Its name.
@@ -56,12 +57,13 @@ impl Source {
     /// Never show these bytes.
     pub fn hide(&mut self, bytes: Range<usize>) {
         self.hidden.push(bytes);
+        self.hidden = secrets::join(std::mem::take(&mut self.hidden));
     }
 
     /// True if showing these bytes would show something hidden.
     #[must_use]
     pub fn hides(&self, bytes: &Range<usize>) -> bool {
-        self.hidden.iter().any(|h| h.start < bytes.end && bytes.start < h.end)
+        self.hidden_from(bytes.start).is_some_and(|h| h.start < bytes.end && bytes.start < h.end)
     }
 
     /// A place from a range of bytes; out of range is moved to the end.
@@ -111,7 +113,7 @@ impl Source {
         for (n, c) in part.char_indices() {
             let at = bytes.start + n;
             let width = c.len_utf8();
-            let hidden = self.hidden.iter().any(|h| h.contains(&at));
+            let hidden = self.hidden_from(at).is_some_and(|h| h.contains(&at));
             if c == '\n' || c == '\t' {
                 out.push(c);
             } else if hidden {
@@ -131,6 +133,11 @@ impl Source {
         out
     }
 
+    /// The first hidden part that ends after this byte.
+    fn hidden_from(&self, byte: usize) -> Option<&Range<usize>> {
+        self.hidden.get(self.hidden.partition_point(|h| h.end <= byte))
+    }
+
     fn line_of(&self, byte: usize) -> usize {
         self.lines.partition_point(|start| *start <= byte).saturating_sub(1)
     }
@@ -148,55 +155,6 @@ fn floor(text: &str, byte: usize) -> usize {
         at -= 1;
     }
     at
-}
-
-/// Names whose value is a secret unless it is a reference.
-const SECRET_KEYS: [&str; 8] =
-    ["credentials", "api_key", "apikey", "token", "password", "secret", "authorization", "access_key"];
-
-/// Finds values that look like secrets written out: by the name of the key, whatever the state of the file, so that not
-/// even a file that cannot be read leaks one; and passwords inside addresses.
-fn secrets(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    for line in text.split_inclusive('\n') {
-        let lower = line.to_ascii_lowercase();
-        for key in SECRET_KEYS {
-            for (n, _) in lower.match_indices(key) {
-                if let Some(value) = value_after(line, n + key.len()) {
-                    found.push(at + value.start..at + value.end);
-                }
-            }
-        }
-        for (n, _) in line.match_indices("://") {
-            let rest = &line[n + 3..];
-            let authority = rest.find(|c: char| c == '/' || c.is_whitespace() || c == ',').unwrap_or(rest.len());
-            if let Some(user) = rest[..authority].rfind('@') {
-                found.push(at + n + 3..at + n + 3 + user);
-            }
-        }
-        at += line.len();
-    }
-    found
-}
-
-/// The value that follows `key` at this byte of a line, unless it is empty or a reference.
-fn value_after(line: &str, key_end: usize) -> Option<Range<usize>> {
-    let rest = line.get(key_end..)?;
-    let rest = rest.strip_prefix(['"', '\'']).unwrap_or(rest).trim_start();
-    let rest = rest.strip_prefix(':')?.trim_start();
-    let start = line.len() - rest.len();
-    let (body, offset) = match rest.chars().next()? {
-        q @ ('"' | '\'') => (rest[1..].split(q).next().unwrap_or(""), 1),
-        _ => {
-            let end = rest.find([',', '}', '\n']).unwrap_or(rest.len());
-            let end = rest.find(" #").map_or(end, |n| n.min(end));
-            (rest[..end].trim_end(), 0)
-        }
-    };
-    let reference = body.starts_with("env:") || body.starts_with("file:");
-    let container = body.starts_with(['{', '[', '*', '&', '|', '>', '!']);
-    (!body.is_empty() && !reference && !container).then(|| start + offset..start + offset + body.len())
 }
 
 #[cfg(test)]

@@ -98,6 +98,8 @@ pub struct FaultSpan {
     pub cuts: bool,
     /// Events after which a stream is cut, where the server counts events.
     pub cut_events: Option<u32>,
+    /// Where the drill says that streams are cut, where that can be told (the server counts events).
+    pub promised: Option<CutPoint>,
     /// Counters when the injection was acknowledged.
     pub at_injection: Option<Counters>,
     /// Counters just before the restore.
@@ -301,6 +303,8 @@ pub struct Evidence {
     pub dependencies: Vec<DependencyFacts>,
     /// What the gateways say themselves; `None` for a foreign one.
     pub gateways: Option<Vec<GatewayView>>,
+    /// The lab was not there for a while, or at the end: nothing of the rest can be held against the gateway.
+    pub lab_lost: Option<String>,
     /// It ended before its time.
     pub aborted: Option<Aborted>,
     /// Rows that a bounded log had to drop.

@@ -125,6 +125,11 @@ pub const CODES: &[(&str, Weight, &str)] = &[
     ("stand_in_down", Weight::Invalid, "the stand-in itself was not well: its answers say nothing about failing over"),
     ("generator_late", Weight::Invalid, "the load came late, so the times say nothing"),
     ("sample_too_small", Weight::Invalid, "too little was seen for a verdict"),
+    (
+        "lab_lost",
+        Weight::Invalid,
+        "the lab ended or did not answer, so nothing in this run can be held against the gateway",
+    ),
     ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
 ];
 

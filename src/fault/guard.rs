@@ -52,8 +52,16 @@ pub enum Outcome {
 /// # Errors
 /// The log cannot be read: nobody knows then what to restore.
 pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
-    // Fails only where it leads a group already, which is as good.
-    let _ = rustix::process::setsid();
+    // Without a session of its own a closed terminal would take it along.
+    let alone = || rustix::process::getsid(None) == Ok(rustix::process::getpid());
+    if let Err(e) = rustix::process::setsid()
+        && !alone()
+    {
+        return Err(Expected::could_not(
+            format!("the guard cannot leave its session: {e}"),
+            "start it as no group's leader",
+        ));
+    }
     stand(wal, limits, input)
 }
 
@@ -79,18 +87,23 @@ async fn watch(wal: PathBuf, limits: Limits, input: impl std::io::Read + Send + 
     let mut hup = signals(SignalKind::hangup())?;
     let mut lines = lines(input);
     let end = Instant::now() + limits.total;
+    let mut heard = Instant::now();
     loop {
-        let beat = limits.beat.map_or(end, |beat| Instant::now() + beat);
+        let beat = limits.beat.map_or(end, |beat| heard + beat);
         let why = tokio::select! {
             line = lines.recv() => match line.as_deref() {
                 Some(DONE) => return Ok(Outcome::Dismissed),
-                Some(_) => continue,
+                Some(_) => {
+                    heard = Instant::now();
+                    continue;
+                }
                 None => "the runner is gone",
             },
             () = sleep_until(beat.min(end)) => "the runner gave no sign in time",
             _ = term.recv() => "the guard was told to end",
-            _ = int.recv() => "the guard was told to end",
-            _ = hup.recv() => "the guard was told to end",
+            // Ctrl-C and a closed terminal are for the runner, which restores by itself or leaves the pipe.
+            _ = int.recv() => continue,
+            _ = hup.recv() => continue,
         };
         return Ok(Outcome::Restored(why, heal(&wal).await?));
     }

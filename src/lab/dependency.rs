@@ -59,3 +59,14 @@ async fn append(State(d): State<Arc<Dependency>>, Json(_entry): Json<Value>) -> 
     let appended = d.appended.fetch_add(1, Ordering::Relaxed) + 1;
     Json(json!({"role": d.role, "region": d.region, "appended": appended}))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drill_file_can_name_every_role() {
+        let known: Vec<&str> = crate::spec::drill::ROLES.into_iter().skip(3).collect();
+        assert_eq!(known, ROLES);
+    }
+}

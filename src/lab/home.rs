@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
+use super::leftover::{self, Held};
 use crate::error::{Expected, Result};
 
 /// The folder with policy and evidence.
 #[derive(Debug)]
 pub struct Home {
     path: PathBuf,
-    /// Made by us with a name of our own, to be removed again.
-    temporary: bool,
+    /// Made by us with a name of our own, to be removed again; locked as long as this lab lives.
+    temporary: Option<Held>,
 }
 
 impl Home {
@@ -24,8 +25,14 @@ impl Home {
     /// It cannot be made.
     pub fn open(dir: Option<&Path>) -> Result<Home> {
         let (path, temporary) = match dir {
-            Some(dir) => (std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf()), false),
-            None => (fresh_temporary()?, true),
+            Some(dir) => (std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf()), None),
+            None => {
+                let root = std::env::temp_dir();
+                leftover::sweep(&root);
+                let path = fresh_temporary(&root)?;
+                let held = leftover::hold(&path).map_err(|e| cannot_write(&path, &e))?;
+                (path, Some(held))
+            }
         };
         fs::create_dir_all(&path).map_err(|e| cannot_write(&path, &e))?;
         Ok(Home { path, temporary })
@@ -53,18 +60,17 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if self.temporary {
+        if self.temporary.is_some() {
             // Nothing can be done about a folder that cannot be removed; it holds no secret.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-fn fresh_temporary() -> Result<PathBuf> {
+fn fresh_temporary(root: &Path) -> Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
-    let root = std::env::temp_dir();
     for n in 0..1_000 {
-        let path = root.join(format!("llmfo-lab-{}-{n}", std::process::id()));
+        let path = root.join(format!("{}{}-{n}", leftover::PREFIX, std::process::id()));
         // Fails if the name is taken, also by a link that somebody else has put there.
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
@@ -169,7 +175,7 @@ fn claim_path(toxiproxy: &str) -> Option<PathBuf> {
 }
 
 /// When a living process was started; `None` for one that is gone, or gone but for its entry (states Z and X).
-fn start_ticks(pid: u32) -> Option<u64> {
+pub(super) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold spaces; what follows the last one begins with field 3, the state.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

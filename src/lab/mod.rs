@@ -7,6 +7,7 @@ pub mod admin;
 pub mod dependency;
 pub mod home;
 pub mod http;
+mod leftover;
 pub mod listen;
 pub mod paths;
 pub mod policy;

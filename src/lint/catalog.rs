@@ -11,6 +11,7 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::routing::ALL);
     rules.extend(super::files::ALL);
     rules.extend(super::times::ALL);
+    rules.extend(super::answers::ALL);
     rules.extend(super::data::ALL);
     rules.extend(super::drills::ALL);
     rules.extend(super::release::ALL);

@@ -1,11 +1,12 @@
 //! Family 6: drill files.
 
-use crate::diag::{Diagnostic, Example, Rule, Severity};
+use crate::diag::{Diagnostic, Example, Rule, Severity, list, quoted};
 use crate::spec::SpannedDoc;
-use crate::spec::drill::{DrillFile, contradictions};
+use crate::spec::drill::{DrillFile, ROLES, contradictions};
+use crate::spec::names::nearest;
 
 /// All of them.
-pub static ALL: [&Rule; 1] = [&CONTRADICTORY_FAULT];
+pub static ALL: [&Rule; 2] = [&CONTRADICTORY_FAULT, &UNKNOWN_ROLE];
 
 /// Parts of a fault that exclude each other.
 pub static CONTRADICTORY_FAULT: Rule = Rule {
@@ -18,6 +19,17 @@ pub static CONTRADICTORY_FAULT: Rule = Rule {
     example: Example::Drill { good: "see: connect_timeout", bad: "see: cut_after" },
 };
 
+/// A role that no path has.
+pub static UNKNOWN_ROLE: Rule = Rule {
+    code: "LF602",
+    name: "unknown-role",
+    severity: Severity::Error,
+    what: "A selector names a role that no path has.",
+    why: "The drill would stop before it breaks anything, in the maintenance window that was made for it.",
+    fix: "Write one of the roles: a provider, an entry, all dependencies, or one dependency by name.",
+    example: Example::Drill { good: "roles: [provider]", bad: "roles: [provder]" },
+};
+
 /// Findings about a drill that could be read.
 #[must_use]
 pub fn check(file: &DrillFile, doc: &SpannedDoc) -> Vec<Diagnostic> {
@@ -26,5 +38,22 @@ pub fn check(file: &DrillFile, doc: &SpannedDoc) -> Vec<Diagnostic> {
             .label("does not fit the rest")
             .help("change it, or the parts it names")
     };
-    contradictions(file).into_iter().map(at).collect()
+    let mut found: Vec<Diagnostic> = contradictions(file).into_iter().map(at).collect();
+    for (r, round) in file.rounds.iter().enumerate() {
+        for (f, fault) in round.faults.iter().enumerate() {
+            for (n, role) in fault.select.roles.iter().enumerate().filter(|(_, role)| !ROLES.contains(&role.as_str())) {
+                let pointer = format!("/rounds/{r}/faults/{f}/select/roles/{n}");
+                let d = doc
+                    .at(&UNKNOWN_ROLE, &pointer, format!("{} is no role", quoted(role)))
+                    .expected(format!("one of {}", list(ROLES, ROLES.len())));
+                found.push(match nearest(role, ROLES) {
+                    Some(near) => {
+                        d.label(format!("did you mean `{near}`?")).nearest(near).help(format!("write `{near}`"))
+                    }
+                    None => d.label("not a known role").help("write one of the roles"),
+                });
+            }
+        }
+    }
+    found
 }

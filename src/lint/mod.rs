@@ -2,6 +2,7 @@
 //! outside (the time, which files and variables are there) is handed in.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod answers;
 pub mod catalog;
 mod data;
 pub mod drills;
@@ -60,6 +61,7 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     routing::check(&view, &mut found);
     times::check(&view, &mut found);
+    answers::check(&view, &mut found);
     data::check(&view, world, &mut found);
     files::check(&view, world, &mut found);
     release::check(&view, world, &mut found);

@@ -91,7 +91,8 @@ fn the_shipped_policies_have_no_error_and_say_what_is_missing() {
     let mut known = world(&loaded);
     known.files.insert("adapters/x-json-prompt.md".into(), false);
     let found = check(&loaded, &known);
-    assert_eq!(codes(&found), ["LF114", "LF114"], "{found:#?}");
+    // Its answers take 7 s in one case of twenty, so one that is not streamed has no time for a second target in 8 s.
+    assert_eq!(codes(&found), ["LF209", "LF209", "LF114", "LF114"], "{found:#?}");
     let lab = load_with_places("lab.yaml", crate::assets::LAB_POLICY.as_bytes());
     assert!(check(&lab, &world(&lab)).is_empty(), "{:#?}", check(&lab, &world(&lab)));
 }
@@ -185,5 +186,42 @@ fn a_key_that_cannot_be_sent_is_a_warning() {
         let secrets = BTreeMap::from([(SecretRef::File("/run/secrets/vendor-x".into()), state)]);
         let found = check(&loaded, &World { secrets, ..World::default() });
         assert_eq!((codes(&found), found[0].severity), (vec!["LF503"], severity));
+    }
+}
+
+/// 7000 ms are there and three dials: an even share is 2333 ms. The stand-in `local-b` needs half of its 2000 ms.
+#[test]
+fn a_silent_target_must_leave_an_unstreamed_answer_time_for_a_stand_in() {
+    for (p95, own, want) in [
+        (1000, None, None), // 1.5 s, below the share
+        (2000, None, Some((Severity::Info, "3 s", "4 s are"))),
+        (4000, None, Some((Severity::Info, "6 s", "1 s are"))),
+        (4001, None, Some((Severity::Warning, "6 s", "998 ms are"))),
+        (7000, None, Some((Severity::Warning, "7 s", "nothing is"))),
+        (7000, Some(3500), None), // the operator's own figure goes before p95
+        (1000, Some(6500), Some((Severity::Warning, "6.5 s", "500 ms are"))),
+    ] {
+        let capacity = ("reserve_slots: 8", &*format!("reserve_slots: 8, p95_service_ms: {p95}"));
+        let tier = own.map_or_else(String::new, |ms| format!(", answer_timeout_ms: {ms}"));
+        let tier = (
+            "{ pool: near, first_token_timeout_ms: 2000",
+            &*format!("{{ pool: near, first_token_timeout_ms: 2000{tier}"),
+        );
+        let found = changed(&[capacity, tier]);
+        let Some((severity, waits, left)) = want else {
+            assert!(found.is_empty(), "{p95} {own:?}: {found:#?}");
+            continue;
+        };
+        assert_eq!((codes(&found), found[0].severity), (vec!["LF209"], severity), "{p95} {own:?}");
+        assert!(found[0].message.contains(&format!("may wait {waits} of the 8 s deadline")), "{}", found[0].message);
+        assert!(found[0].message.contains(&format!("{left} left")), "{}", found[0].message);
+        let stand_in_least = own.unwrap_or(2000) / 2;
+        assert!(
+            found[0]
+                .help
+                .as_deref()
+                .unwrap()
+                .contains(&format!("answer_timeout_ms: {}", 7000 - stand_in_least.min(1500)))
+        );
     }
 }

@@ -144,7 +144,7 @@ pub static SECRET: Rule = Rule {
     code: "LF501",
     name: "secret-in-file",
     severity: Severity::Error,
-    what: "A credential is written into the file, or its reference has not the form `env:NAME` or `file:PATH`.",
+    what: "A credential is written into the file, its reference has not the form `env:NAME` or `file:PATH`, or an address holds a name, a password or a query.",
     why: "Policies are reviewed, copied into reports and kept in version control. A text such as `${NAME}` would be sent as the key.",
     fix: "Write `env:NAME` or `file:PATH`. If it was a real key and the file has been shared, change the key.",
     example: Example::Policy { good: "credentials: env:LOCAL_A_KEY", bad: "credentials: ${LOCAL_A_KEY}" },

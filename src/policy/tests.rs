@@ -231,3 +231,22 @@ fn what_only_blocks_release_still_gives_a_safe_policy() {
     assert_eq!(p.breaker.max_cooldown, p.breaker.base_cooldown);
     assert_eq!(p.routes[0].reserve, Duration::from_secs(4));
 }
+
+/// A key in the address is a secret in the file, whatever else is wrong with the address.
+#[test]
+fn a_password_or_a_query_in_an_address_is_a_secret_in_the_file() {
+    for (url, what) in [
+        ("http://me:hunter2@10.30.0.11:8000/v1", "contains a name or password"),
+        ("http://me:hun/hunter2@10.30.0.11:8000/v1", "contains a name or password"),
+        ("http://10.30.0.11:8000/v1?key=hunter2", "contains a query"),
+    ] {
+        let text = POLICY.replacen("http://10.30.0.11:8000/v1", url, 1);
+        let loaded = load_with_places("f", text.as_bytes());
+        let found: Vec<_> = loaded.diagnostics.iter().filter(|d| d.rule.code == "LF501").collect();
+        assert!(found.len() == 1 && found[0].message.ends_with(what) && found[0].blocks_serving(), "{found:#?}");
+        let mut report = crate::diag::Report::new();
+        report.add(loaded.doc.into_source(), loaded.diagnostics);
+        let text = crate::diag::render_human(&report, false, None) + &crate::diag::render_json(&report, false);
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}

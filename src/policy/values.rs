@@ -49,6 +49,20 @@ pub fn secret_ref(text: &str) -> Option<SecretRef> {
     (!path.is_empty() && path.trim() == path).then(|| SecretRef::File(path.to_owned()))
 }
 
+/// What in an address is a secret, in words. A query counts as one: an address that needs none is the only one that is
+/// taken, and `?key=` is how some vendors take their keys.
+fn secret_part(url: &str) -> Option<&'static str> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let path = rest.split(['?', '#']).next().unwrap_or("");
+    if path.rfind('@').is_some_and(|n| !scheme.is_empty() || path[..n].contains(':')) {
+        Some("a name or password")
+    } else if rest.contains('?') && rest.contains('=') {
+        Some("a query")
+    } else {
+        None
+    }
+}
+
 fn targets(raw: &PolicyFile, doc: &SpannedDoc, found: &mut Vec<Diagnostic>) {
     for (name, target) in raw.targets.iter().flat_map(|t| t.iter()) {
         let at = format!("/targets/{}", escape(name));
@@ -68,14 +82,14 @@ fn targets(raw: &PolicyFile, doc: &SpannedDoc, found: &mut Vec<Diagnostic>) {
                     .help(help),
             );
         }
-        if let Some(url) = &target.base_url
-            && url.split("://").nth(1).and_then(|rest| rest.split('/').next()).is_some_and(|host| host.contains('@'))
-        {
+        // Taken from the document: what the schema refuses (a query) is no longer in `target`.
+        let url = doc.get(&format!("{at}/base_url")).and_then(|u| u.as_str()).unwrap_or("");
+        if let Some(part) = secret_part(url) {
             found.push(
-                doc.at(&rules::SECRET, &format!("{at}/base_url"), format!("the address of {who} contains a password"))
+                doc.at(&rules::SECRET, &format!("{at}/base_url"), format!("the address of {who} contains {part}"))
                     .label("hidden here on purpose")
-                    .expected("an address without `user:password@`")
-                    .help("give the key as `credentials: env:NAME`, and change the password if the file was shared"),
+                    .expected("an address without a name, password or query in it")
+                    .help("give the key as `credentials: env:NAME`, and change it if the file was shared"),
             );
         }
         if let Some(port) = target.connect_to.as_deref().and_then(|c| c.rsplit(':').next())

@@ -156,7 +156,10 @@ fn wrong_value(doc: &SpannedDoc, root: &Value, pointer: &str, value: &Value, kin
     let key = key_of(pointer);
     let name = spoken(doc, pointer);
     let wanted = shape::wanted(root, schema, &key);
-    let shown = if doc.source().hides(&bytes(doc, pointer)) { "a hidden value".to_owned() } else { shape::what(value) };
+    // By the place, and by the keys above it: an alias brings a secret in from a place whose key may say nothing.
+    let secret = (value.is_string() || value.is_number())
+        && (doc.source().hides(&bytes(doc, pointer)) || pointer.split('/').any(crate::diag::is_secret_name));
+    let shown = if secret { "a hidden value".to_owned() } else { shape::what(value) };
     let unit = names::unit_of(&key).map_or_else(String::new, |u| format!(" {u}"));
     match kind {
         Kind::Type { .. } if value.is_null() => {
@@ -168,7 +171,7 @@ fn wrong_value(doc: &SpannedDoc, root: &Value, pointer: &str, value: &Value, kin
         Kind::Type { .. } => {
             let d =
                 doc.at(&rules::WRONG_TYPE, pointer, format!("{name} is {shown}")).label("wrong type").expected(&wanted);
-            d.help(type_help(schema, value, &key, &wanted))
+            d.help(if secret { format!("write {wanted}") } else { type_help(schema, value, &key, &wanted) })
         }
         Kind::Enum { options } => {
             let words = options.as_array().map_or(&[][..], Vec::as_slice);
@@ -186,10 +189,18 @@ fn wrong_value(doc: &SpannedDoc, root: &Value, pointer: &str, value: &Value, kin
         }
         Kind::Minimum { .. } | Kind::ExclusiveMinimum { .. } | Kind::Maximum { .. } | Kind::ExclusiveMaximum { .. } => {
             let d = doc
-                .at(&rules::OUT_OF_RANGE, pointer, format!("{name} is {value}{unit}, outside its range"))
+                .at(
+                    &rules::OUT_OF_RANGE,
+                    pointer,
+                    format!("{name} is {}{unit}, outside its range", if secret { shown } else { value.to_string() }),
+                )
                 .label("outside its range")
                 .expected(wanted);
-            d.help(range_help(schema, value, &key, kind))
+            d.help(if secret {
+                format!("write {}", shape::wanted(root, schema, &key))
+            } else {
+                range_help(schema, value, &key, kind)
+            })
         }
         Kind::MinItems { .. } | Kind::MinProperties { .. } | Kind::MinLength { .. } => doc
             .at(&rules::EMPTY, pointer, format!("{name} is empty"))

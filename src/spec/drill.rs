@@ -301,6 +301,10 @@ impl Default for DrillLimits {
     }
 }
 
+/// What a selector can name: `dependency` means all of the roles after it.
+pub const ROLES: [&str; 7] =
+    ["provider", "entry", "dependency", "policy_store", "secrets_store", "history_store", "telemetry"];
+
 /// Reads a drill file. `Some` only without error findings.
 #[must_use]
 pub fn read(name: &str, bytes: &[u8]) -> (Option<DrillFile>, Vec<Diagnostic>, SpannedDoc) {

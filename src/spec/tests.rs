@@ -207,3 +207,25 @@ proptest::proptest! {
         proptest::prop_assert!(crate::diag::render_json(&report, false).ends_with('\n'));
     }
 }
+
+/// Hiding goes by the look of a key, so a new key of the schema must not look like a secret by accident.
+#[test]
+fn no_key_of_a_file_but_credentials_looks_like_a_secret() {
+    fn keys(value: &serde_json::Value, found: &mut Vec<String>) {
+        if let Some(properties) = value.get("properties").and_then(serde_json::Value::as_object) {
+            found.extend(properties.keys().cloned());
+        }
+        match value {
+            serde_json::Value::Object(map) => map.values().for_each(|v| keys(v, found)),
+            serde_json::Value::Array(items) => items.iter().for_each(|v| keys(v, found)),
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    keys(&crate::spec::schema::of::<crate::spec::policy::PolicyFile>(), &mut all);
+    keys(&crate::spec::schema::of::<crate::spec::drill::DrillFile>(), &mut all);
+    // The two counts are shown as long as they are numbers.
+    let counts = ["context_tokens", "handoff_above_tokens", "max_output_tokens"];
+    all.retain(|k| crate::diag::is_secret_name(k) && !counts.contains(&k.as_str()));
+    assert_eq!(all, ["credentials"]);
+}

@@ -44,7 +44,7 @@ impl Term {
             err_tty,
             out_color: use_color(&facts(out_tty)),
             err_color: use_color(&facts(err_tty)),
-            width: env("COLUMNS").and_then(|c| c.parse().ok()),
+            width: env("COLUMNS").and_then(|c| c.parse().ok()).or_else(|| out_tty.then(columns).flatten()),
         }
     }
 
@@ -65,6 +65,11 @@ impl Term {
     pub fn err(&self, text: &str) {
         let _ = write_all(&mut std::io::stderr().lock(), text);
     }
+}
+
+/// Columns of the terminal that stdout is; none if it does not say.
+fn columns() -> Option<u16> {
+    rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
 }
 
 #[expect(clippy::exit, reason = "nobody can be told any more: what stdout was for is lost or no longer wanted")]

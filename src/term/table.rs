@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, Tab
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Width used when the terminal's is not known: a report pasted into a ticket stays readable.
-const DEFAULT_WIDTH: u16 = 140;
+pub const DEFAULT_WIDTH: u16 = 100;
 /// Narrower than this a table is unreadable however it is wrapped.
 const LEAST_WIDTH: u16 = 60;
 
@@ -31,6 +31,34 @@ pub fn table(head: &[&str], rows: &[Vec<String>], right: &[&str], width: Option<
     t.lines().map(|l| l.trim_end().to_string()).collect::<Vec<_>>().join("\n")
 }
 
+/// Lines that are longer than the terminal is wide, broken at blanks and indented two columns further; a word that is longer
+/// than that (a path) stays whole.
+#[must_use]
+pub fn wrap(text: &str, width: Option<u16>) -> String {
+    let width = usize::from(width.unwrap_or(DEFAULT_WIDTH).max(LEAST_WIDTH));
+    let mut out = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut now = " ".repeat(indent);
+        let mut filled = false;
+        for word in line.split_whitespace() {
+            // Runs of blanks inside a line are kept only where nothing is broken.
+            if filled && now.chars().count() + 1 + word.chars().count() > width {
+                out.push(std::mem::replace(&mut now, " ".repeat(indent + 2)));
+                filled = false;
+            }
+            if filled {
+                now.push(' ');
+            }
+            now.push_str(word);
+            filled = true;
+        }
+        let whole = line.chars().count() <= width;
+        out.push(if whole { line.to_owned() } else { now });
+    }
+    out.join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +69,17 @@ mod tests {
         let got = table(&["a", "n"], &rows, &["n"], Some(80));
         let lines: Vec<&str> = got.lines().collect();
         assert!(lines.iter().any(|l| l.contains("漢字")) && lines.iter().any(|l| l.ends_with("22")), "{got}");
+    }
+
+    #[test]
+    fn long_lines_are_broken_at_blanks_and_short_ones_are_left_alone() {
+        let long = format!("  {} end", "word ".repeat(20).trim_end());
+        let got = wrap(&format!("a  b\n{long}\n{}", "x".repeat(90)), Some(60));
+        let lines: Vec<&str> = got.lines().collect();
+        assert_eq!(lines[0], "a  b");
+        assert_eq!(lines[1], format!("  {}", "word ".repeat(11).trim_end()));
+        assert_eq!(lines[2], format!("    {}end", "word ".repeat(9)));
+        assert_eq!(lines[3], "x".repeat(90));
     }
 
     #[test]

@@ -143,6 +143,31 @@ fn an_unusable_credential_stops_it_at_start_by_name_only() {
 }
 
 #[test]
+fn every_unusable_credential_is_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "    credentials: env:LLMFO_TEST_ONE\n  b:\n    base_url: http://127.0.0.1:9/v1\n    model: m\n    credentials: \
+                file:keys/none\n  c:\n    base_url: http://127.0.0.1:9/v1\n    model: m\n    credentials: env:LLMFO_TEST_TWO\n";
+    write(&dir, &policy(nowhere(), more).replace("targets: [a]", "targets: [a, b, c]"));
+    let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0"], &[("LLMFO_TEST_TWO", "${X}")]);
+    assert_eq!(code, Some(2), "{said}");
+    for name in ["3 credentials", "target a", "LLMFO_TEST_ONE", "target b", "keys/none", "target c", "LLMFO_TEST_TWO"] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+}
+
+#[test]
+fn verbose_names_every_setting_that_is_not_enforced() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(nowhere(), ""));
+    let mut served = Served::start(dir.path(), &["--exit-with-stdin", "-v"]);
+    drop(served.child.stdin.take());
+    served.wait();
+    let mut said = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("not enforced yet: serial"), "{said}");
+}
+
+#[test]
 fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir, &policy(nowhere(), ""));
@@ -158,7 +183,8 @@ fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: serial"), "{said}");
+    assert!(said.contains("not enforced yet: 1 setting of the policy") && said.contains("`serve -v`"), "{said}");
+    assert_eq!(said.matches("not enforced yet").count(), 1, "{said}");
     let journal = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
     let lines: Vec<Value> = journal.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!((&lines[0]["event"], &lines[0]["seed"]), (&"started".into(), &7.into()));

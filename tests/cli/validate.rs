@@ -70,16 +70,20 @@ fn the_example_validates_without_errors() {
     file(&dir, "support.yaml", SUPPORT);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW]);
     assert_eq!(o.status.code(), Some(0), "{}{}", out(&o), err(&o));
-    assert!(out(&o).ends_with("2 warnings, 3 info\n"), "{}", out(&o));
+    assert!(out(&o).ends_with("4 warnings, 3 info\n"), "{}", out(&o));
     assert_eq!(err(&o), "checking support.yaml\n");
     // Its golden set and its adapter's text are not in this folder: findings, never load errors.
     assert_eq!(out(&o).matches("LF114 missing-file").count(), 2);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW, "--deny", "warnings"]);
     assert_eq!(o.status.code(), Some(1));
-    // With the files in place, and the keys, nothing is left.
+    // With the files in place, the keys, and a limit for answers that are not streamed, nothing is left.
     file(&dir, "goldensets/support-v3.yaml", "x");
     file(&dir, "adapters/x-json-prompt.md", "x");
-    file(&dir, "policies/support.yaml", &SUPPORT.replace("file:/run/secrets/vendor-x", "env:VENDOR_X"));
+    let text = SUPPORT
+        .replace("file:/run/secrets/vendor-x", "env:VENDOR_X")
+        .replace("- pool: local-reserved\n", "- pool: local-reserved\n        answer_timeout_ms: 3500\n")
+        .replace("- { pool: local-reserved,", "- { pool: local-reserved, answer_timeout_ms: 2200,");
+    file(&dir, "policies/support.yaml", &text);
     let o = llmfo(dir.path(), &["validate", "policies/support.yaml", "--now", NOW, "--deny", "warnings"])
         .envs([("LOCAL_A_KEY", "a"), ("LOCAL_B_KEY", "b"), ("VENDOR_X", "c\n")])
         .output()
@@ -269,7 +273,7 @@ fn json_is_pure_versioned_sorted_and_counts() {
     assert_eq!(o.status.code(), Some(1));
     let v: Value = serde_json::from_str(&out(&o)).unwrap();
     assert_eq!((&v["format_version"], &v["valid"]), (&1.into(), &false.into()));
-    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 2, "info": 3}));
+    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 4, "info": 3}));
     let lines: Vec<i64> = v["diagnostics"].as_array().unwrap().iter().map(|d| d["line"].as_i64().unwrap()).collect();
     assert!(lines.is_sorted(), "{lines:?}");
     let d = &v["diagnostics"][0];
@@ -295,13 +299,15 @@ fn secrets_and_control_characters_reach_no_output() {
             "tier: standard\n    domains: { region: kz-2",
             "tier: \"canary\u{202e}2J\"\n    password: canary-9\n    domains: { region: kz-2",
         )
-        .replace("https://api.vendor-x.example/v1", "https://me:canary-8@api.vendor-x.example/v1");
+        .replace("https://api.vendor-x.example/v1", "https://me:canary-8@api.vendor-x.example/v1")
+        .replace("http://10.30.0.11:8000/v1", "http://10.30.0.11:8000/v1?key=canary-6")
+        .replace("credentials: env:LOCAL_B_KEY", "credential: canary-5\n    credentials:\n      value: canary-4");
     file(&dir, "p.yaml", &text);
     for format in ["human", "json"] {
         let o = run(dir.path(), &["validate", "p.yaml", "--format", format, "--now", NOW]);
         let all = out(&o) + &err(&o);
         assert!(all.contains("LF501"), "{all}");
-        for secret in ["canary-7f3a", "canary-8", "canary-9"] {
+        for secret in ["canary-7f3a", "canary-8", "canary-9", "canary-6", "canary-5", "canary-4"] {
             assert!(!all.contains(secret), "{secret} in {all}");
         }
         assert!(all.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{all:?}");

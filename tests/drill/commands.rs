@@ -39,6 +39,22 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     assert_eq!(llmfo(&["drill", "run", "region-outage", "--target", "http://127.0.0.1:1/v1"]).status.code(), Some(2));
     assert_eq!(llmfo(&["drill", "run", "region-outage", "--lab", "http://127.0.0.1:1"]).status.code(), Some(3));
 
+    // What is no URL is a mistake of usage, whatever it stands for; so is an API that anybody can reach.
+    for flags in [
+        ["--toxiproxy", "127.0.0.1:8474"],
+        ["--toxiproxy", "http://"],
+        ["--toxiproxy", "https://127.0.0.1:8474"],
+        ["--lab", "not a url"],
+        ["--lab", "ftp://127.0.0.1:1"],
+    ] {
+        let out = llmfo(&[&["drill", "run", "region-outage"][..], &flags].concat());
+        assert_eq!(out.status.code(), Some(2), "{flags:?}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(flags[0]), "{}", text(&out.stderr));
+    }
+    let out = llmfo(&["drill", "run", "region-outage", "--lab", "http://127.0.0.1:1", "--target", "127.0.0.1:1/v1"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+    assert_eq!(llmfo(&["lab", "up", "--toxiproxy", "127.0.0.1:8474"]).status.code(), Some(2));
+
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d.yaml");
     let shown = text(&llmfo(&["drill", "show", "region-outage"]).stdout);
@@ -51,4 +67,8 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     std::fs::write(&path, shown.replace("roles: [telemetry]", "roles: [telemetri]")).unwrap();
     let out = llmfo(&["drill", "run", path.to_str().unwrap()]);
     assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
+    // `validate` finds it too, and knows what was meant.
+    let out = llmfo(&["validate", path.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
+    assert!(text(&out.stdout).contains("did you mean `telemetry`?"), "{}", text(&out.stdout));
 }

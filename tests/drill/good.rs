@@ -1,6 +1,6 @@
 //! A correct gateway passes, for good reasons.
 
-use crate::stage::{LLMFO, Proc, codes, drill, turn};
+use crate::stage::{LLMFO, Proc, codes, drill, last_word, turn};
 
 fn passes(name: &str) -> serde_json::Value {
     let _turn = turn();
@@ -8,7 +8,7 @@ fn passes(name: &str) -> serde_json::Value {
     let (exit, text, summary, out) = drill(&[name, "--seed", "3"], dir.path());
     let errors = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(exit, 0, "{text}\n{errors}");
-    assert_eq!(text.lines().last(), Some("PASS"));
+    assert_eq!(last_word(&text), "PASS");
     assert_eq!((summary["verdict"].as_str(), summary["cleanup"].as_str()), (Some("PASS"), Some("clean")));
     assert_eq!(codes(&summary), Vec::<&str>::new());
     for file in ["requests.jsonl", "journal.jsonl", "report.md", "wal.jsonl"] {

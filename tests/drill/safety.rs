@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{LLMFO, Proc, Running, alive, descendants, drill, short_drill, turn, until};
+use crate::stage::{LLMFO, Proc, Running, alive, codes, descendants, drill, last_word, short_drill, turn, until};
 
 /// The ports that the children of an embedded run listen on, from the log of the run.
 fn proxied_ports(report: &std::path::Path, state: &std::path::Path) -> Vec<u16> {
@@ -106,7 +106,7 @@ fn with_lab_and_gateway_apart_a_killed_runner_is_healed_within_ten_seconds_and_t
     let attach = [file.to_str().unwrap(), "--lab", admin, "--target", &url];
     let (exit, text, summary, out) = drill(&attach, dir.path());
     let errors = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!((exit, text.lines().last()), (0, Some("PASS")), "{text}\n{errors}");
+    assert_eq!((exit, last_word(&text)), (0, "PASS"), "{text}\n{errors}");
     let healed = summary["run"]["healed"][0].as_str().unwrap();
     assert!(healed.contains("drill short") && healed.contains("lease ran out"), "{healed}");
     assert!(errors.contains("before the start: drill short"), "{errors}");
@@ -201,4 +201,91 @@ fn a_second_ctrl_c_skips_waiting_and_not_the_restore() {
     let (exit, text, summary, _) = run.finish();
     assert_eq!((exit, text.lines().last()), (130, Some("ABORTED")), "{text}");
     assert_eq!(summary["cleanup"], "clean");
+}
+
+/// The lab among the children of a run.
+fn lab_of(run: &Running) -> rustix::process::Pid {
+    let is_lab =
+        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|c| c.windows(6).any(|w| w == b"lab\0up"));
+    let pid = descendants(run.child.id()).into_iter().find(is_lab).unwrap();
+    rustix::process::Pid::from_raw(pid).unwrap()
+}
+
+/// A lab that is killed, or stands still, says nothing about the gateway, whenever that happens.
+#[test]
+fn a_lab_that_is_lost_makes_the_run_invalid_and_blames_nobody() {
+    let _turn = turn();
+    for (phase, signal) in [
+        ("steady state", Signal::KILL),
+        ("steady state", Signal::STOP),
+        ("outage: ", Signal::STOP),
+        ("outage: ", Signal::KILL),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = short_drill(dir.path(), 20_000);
+        let mut run = Running::start(&[file.to_str().unwrap()], dir.path());
+        match phase {
+            "steady state" => {
+                until("lab and gateways run", Duration::from_secs(30), || descendants(run.child.id()).len() >= 3)
+            }
+            said => run.wait_for(said),
+        }
+        let children = descendants(run.child.id());
+        rustix::process::kill_process(lab_of(&run), signal).unwrap();
+        let (exit, text, summary, out) = run.finish();
+        let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!((exit, last_word(&text)), (5, "INVALID"), "{phase} {signal:?}: {text}\n{errors}");
+        assert_eq!(codes(&summary), ["lab_lost"], "{phase} {signal:?}: {text}");
+        assert_eq!(
+            (summary["verdict"].as_str(), summary["cleanup"].as_str()),
+            (Some("INVALID"), Some("clean")),
+            "{text}"
+        );
+        assert!(!text.contains("FAIL"), "{text}");
+        until("its children are gone", Duration::from_secs(10), || children.iter().all(|c| !alive(*c)));
+    }
+}
+
+/// What the lab said is the cause, and one piece of advice is enough.
+#[test]
+fn a_lab_that_does_not_start_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let out = std::process::Command::new(LLMFO)
+        .args(["drill", "run", "region-outage", "--toxiproxy", &format!("http://127.0.0.1:{port}"), "--report"])
+        .arg(dir.path().join("report"))
+        .env("XDG_STATE_HOME", dir.path().join("state"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("the lab did not start") && said.contains("Connection refused"), "{said}");
+    assert_eq!(said.matches("next:").count(), 1, "{said}");
+}
+
+/// The guard stands alone: Ctrl-C and a closed terminal are not for it. Its log is not there, so that it could only fail if
+/// it did anything but wait.
+#[test]
+fn the_guard_leads_its_own_session_and_outlives_ctrl_c_and_the_terminal() {
+    use std::io::Write;
+    let mut guard = std::process::Command::new(LLMFO)
+        .args(["drill", "guard", "--log", "/nonexistent/log.jsonl", "--longest-s", "60"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = rustix::process::Pid::from_child(&guard);
+    until("it stands alone", Duration::from_secs(20), || rustix::process::getsid(Some(pid)) == Ok(pid));
+    // Bits 1, 2 and 15 of the mask of caught signals: SIGHUP, SIGINT, SIGTERM.
+    until("it listens for signals", Duration::from_secs(20), || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", guard.id())).unwrap();
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&mask, 16).unwrap() & 0x4003 == 0x4003
+    });
+    let mut stdin = guard.stdin.take().unwrap();
+    for signal in [Signal::INT, Signal::HUP, Signal::INT, Signal::HUP] {
+        rustix::process::kill_process(pid, signal).unwrap();
+        stdin.write_all(b"beat\n").unwrap();
+    }
+    stdin.write_all(b"done\n").unwrap();
+    assert_eq!(guard.wait().unwrap().code(), Some(0));
 }

@@ -131,6 +131,11 @@ pub fn drill(args: &[&str], dir: &Path) -> (i32, String, Value, Output) {
     Running::start(args, dir).finish()
 }
 
+/// The verdict: the first word of the last line.
+pub fn last_word(text: &str) -> &str {
+    text.lines().last().and_then(|l| l.split(' ').next()).unwrap_or_default()
+}
+
 /// The codes of the findings.
 pub fn codes(summary: &Value) -> Vec<&str> {
     summary["findings"].as_array().unwrap().iter().map(|f| f["code"].as_str().unwrap()).collect()

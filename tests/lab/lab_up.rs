@@ -298,13 +298,15 @@ async fn a_fault_on_a_path_is_felt_there_and_nowhere_else() {
 #[tokio::test]
 async fn it_ends_with_0_on_a_signal_or_the_end_of_its_input_and_leaves_nothing() {
     use rustix::process::Signal;
-    for how in ["term", "int", "stdin"] {
+    for how in ["term", "int", "quit", "hup", "stdin"] {
         let mut lab = up();
         let dir = lab.line.dir.clone();
         assert!(std::path::Path::new(&dir).is_dir());
         match how {
             "term" => lab.signal(Signal::TERM),
             "int" => lab.signal(Signal::INT),
+            "quit" => lab.signal(Signal::QUIT),
+            "hup" => lab.signal(Signal::HUP),
             _ => drop(lab.child.stdin.take()),
         }
         assert_eq!(lab.exit().code(), Some(0), "{how}");
@@ -312,6 +314,29 @@ async fn it_ends_with_0_on_a_signal_or_the_end_of_its_input_and_leaves_nothing()
         for url in [&lab.line.admin, &lab.line.toxiproxy, &lab.line.providers["local-a"]] {
             assert_eq!(call(Method::GET, url, "/", None).await.unwrap_err(), "connect refused", "{how}");
         }
+    }
+}
+
+/// Killed, a lab cannot tidy up; the next one does, and leaves a living one alone.
+#[tokio::test]
+async fn the_folder_of_a_killed_lab_goes_when_the_next_one_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+        command.args(["lab", "up", "--exit-with-stdin"]).env("TMPDIR", folder.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        Up { child, line: serde_json::from_str(&line).unwrap() }
+    };
+    let (mut killed, living) = (start(), start());
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert!(std::path::Path::new(&killed.line.dir).is_dir());
+    let third = start();
+    assert!(!std::path::Path::new(&killed.line.dir).exists());
+    for up in [&living, &third] {
+        assert!(std::path::Path::new(&up.line.dir).join("policies/lab.yaml").is_file());
     }
 }
 

@@ -28,7 +28,9 @@ fn passes(name: &str) {
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert_eq!(text.lines().last(), Some("PASS"));
+    // What this server cannot count is said beside the verdict.
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("PASS (") && last.ends_with(" not judged)"), "{last}");
     let summary: Value = serde_json::from_slice(&std::fs::read(report.join("summary.json")).unwrap()).unwrap();
     assert_eq!(summary["cleanup"], "clean");
     // What this server cannot show is said.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, GatewayTimings};
-use super::verdict::{Finding, Findings, Promise, Verdict};
+use super::verdict::{Finding, Findings, Kept, Promise, Verdict};
 use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
 
 pub use answers::Truth;
@@ -169,7 +169,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         duplicate_effects,
     );
     let gateway_attempts = ev.requests.iter().filter_map(|r| r.gateway_attempts).max();
-    Judgement {
+    let judgement = Judgement {
         verdict: case.findings.verdict(ev.aborted.is_some()),
         promises,
         recovery,
@@ -184,7 +184,23 @@ pub fn judge(ev: &Evidence) -> Judgement {
         phases: conduct::phases(&case),
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
+    };
+    match &ev.lab_lost {
+        Some(why) => unjudged(why, judgement),
+        None => judgement,
     }
+}
+
+/// Without the lab nobody knows what providers wrote: whatever the rows seem to say, it is not the gateway's doing.
+fn unjudged(why: &str, judgement: Judgement) -> Judgement {
+    let mut findings = Findings::default();
+    findings.add("lab_lost", why.to_owned());
+    let mut promises = judgement.promises;
+    for promise in &mut promises {
+        promise.verdict = Kept::NotJudged;
+        promise.rows.iter_mut().for_each(|r| r.verdict = Kept::NotJudged);
+    }
+    Judgement { verdict: Verdict::Invalid, findings: findings.sorted(), promises, ..judgement }
 }
 
 /// True if recovery can be spoken of at all.
@@ -194,3 +210,5 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod worth_tests;

@@ -20,7 +20,7 @@ fn effect(ticket: u64, key: &str) -> EffectRow {
     }
 }
 
-fn text_of(provider: &str, conversation: &str) -> String {
+pub(super) fn text_of(provider: &str, conversation: &str) -> String {
     match provider {
         "local-a" => format!("amber birch cedar says {conversation} about the parcel"),
         _ => format!("quartz raven silver writes {conversation} of the courier"),
@@ -30,7 +30,7 @@ fn text_of(provider: &str, conversation: &str) -> String {
 /// Steady 0..5 s on local-a; its path is cut at 5 s and restored at 15 s; local-a answers again from 16 s; load ends at
 /// 20 s. One turn every 250 ms: 20 before, 40 in the outage, 20 after. In the outage the first three turns take the
 /// silence limit (1,000 ms) before the stand-in answers, the others go to it at once.
-fn good() -> Evidence {
+pub(super) fn good() -> Evidence {
     let mut ev = Evidence {
         drill: "by-hand".into(),
         seed: 1,
@@ -97,7 +97,7 @@ fn good() -> Evidence {
     ev
 }
 
-fn codes(j: &Judgement) -> Vec<&str> {
+pub(super) fn codes(j: &Judgement) -> Vec<&str> {
     j.findings.iter().map(|f| f.code.as_str()).collect()
 }
 

@@ -172,6 +172,18 @@ pub(super) fn samples(case: &mut Case<'_>, cut: &CutStreams, recovery: &Recovery
             case.findings.add("sample_too_small", format!("{seen} streams {what}, {wanted} wanted"));
         }
     }
+    // Each kind of cut on its own: what never happened was not survived either, whatever the sums above say.
+    for (what, point) in [
+        ("before content", CutPoint::BeforeContent),
+        ("after content", CutPoint::AfterContent),
+        ("inside a tool call", CutPoint::InsideCall),
+        ("after a call's arguments", CutPoint::AfterCall),
+    ] {
+        let promised = case.ev.windows.iter().flat_map(|w| &w.faults).any(|f| f.promised == Some(point));
+        if promised && cut.at(point).n == 0 {
+            case.findings.add("sample_too_small", format!("no stream was cut {what}, and the drill is about that"));
+        }
+    }
     let felt = recovery.rounds.iter().any(|r| hit(&r.rto)) || cut.n > 0;
     if !felt {
         case.findings.add("fault_not_seen", "the primary answered every turn that started after the injection".into());

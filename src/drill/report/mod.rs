@@ -6,8 +6,9 @@ pub mod summary;
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Evidence;
 use super::judge::Judgement;
-use super::verdict::Cleanup;
+use super::verdict::{Cleanup, Kept, Row, Verdict};
 
 pub use markdown::markdown;
 pub use summary::summary;
@@ -81,6 +82,35 @@ pub fn promise_table(j: &Judgement) -> Table {
         }
     }
     Table { head: vec!["promise", "what", "declared", "measured", "n", "verdict"], rows }
+}
+
+/// How many rows were judged, and each that was not with the reason in short.
+#[must_use]
+pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
+    let rows = || j.promises.iter().flat_map(|p| &p.rows);
+    let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
+    let why = |r: &Row| match r.name.as_str() {
+        _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
+        "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
+        "dials_into_broken_region" if ev.gateways.is_none() => "a foreign gateway does not say".to_owned(),
+        _ if r.declared == "not declared" => "nothing is declared".to_owned(),
+        _ if r.name.ends_with("_broken_region") && !j.independence.asked => "nothing was cut off whole".to_owned(),
+        _ if r.n == 0 => "no such case came up".to_owned(),
+        _ => format!("measured: {}", r.measured),
+    };
+    let skipped = rows().filter(|r| r.verdict == Kept::NotJudged).map(|r| format!("{}: {}", r.what, why(r))).collect();
+    (judged, skipped)
+}
+
+/// The verdict, and beside a PASS how much it rests on.
+#[must_use]
+pub fn closing(ev: &Evidence, j: &Judgement) -> String {
+    match not_judged(ev, j) {
+        (judged, skipped) if j.verdict == Verdict::Pass && !skipped.is_empty() => {
+            format!("PASS ({judged} judged, {} not judged)", skipped.len())
+        }
+        _ => j.verdict.word().into(),
+    }
 }
 
 /// Who answered in which phase, how fast, and at what cost to the providers.

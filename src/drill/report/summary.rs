@@ -67,6 +67,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "windows": ev.windows,
         "dependencies": ev.dependencies,
         "aborted": ev.aborted,
+        "lab_lost": ev.lab_lost,
         "timeline": run.timeline,
         "proposals": run.proposals,
         "scaling": ev.declared.scaling,

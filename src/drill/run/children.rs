@@ -21,6 +21,11 @@ const GONE: Duration = Duration::from_secs(8);
 /// Longest first line that is read.
 const LINE_BYTES: u64 = 64 * 1024;
 
+/// As much of the end of a child's log is looked at.
+const LAST_BYTES: usize = 8 * 1024;
+/// Lines of it that are repeated.
+const LAST_LINES: usize = 3;
+
 /// A running child.
 #[derive(Debug)]
 pub struct Child {
@@ -65,9 +70,19 @@ impl Child {
         match said {
             Ok(said) => Ok((child, said)),
             Err(why) => {
+                // One that has closed its output is about to end by itself, and its status says how.
+                let status = match timeout(Duration::from_secs(1), child.process.wait()).await {
+                    Ok(Ok(status)) => format!(" ({status})"),
+                    _ => String::new(),
+                };
                 child.kill().await;
-                let more = child.last_words();
-                Err(failed(if more.is_empty() { why } else { format!("{why}: {more}") }))
+                let (more, hint) = child.last_words();
+                let more = if more.is_empty() { "it said nothing".to_owned() } else { more };
+                let e = failed(format!("{why}{status}: {more}"));
+                Err(match hint {
+                    Some(hint) => Expected { hint, ..e },
+                    None => e,
+                })
             }
         }
     }
@@ -93,14 +108,16 @@ impl Child {
         }
     }
 
-    /// The last line that it wrote to its log.
+    /// What it wrote to its log last, in one line and without what could be a secret; its own advice apart.
     #[must_use]
-    pub fn last_words(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        text.lines().rfind(|l| !l.trim().is_empty()).map(|l| printable(l, 300)).unwrap_or_default()
+    pub fn last_words(&self) -> (String, Option<String>) {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let tail = text.get(text.len().saturating_sub(LAST_BYTES)..).unwrap_or_default();
+        words_of(&String::from_utf8_lossy(tail))
     }
 
-    async fn kill(&mut self) {
+    /// Ends it at once.
+    pub async fn kill(&mut self) {
         // The process may have ended meanwhile.
         let _ = self.process.kill().await;
     }
@@ -110,7 +127,7 @@ impl Child {
         drop(self.stdin.take());
         match timeout(GONE, self.process.wait()).await {
             Ok(Ok(status)) if status.success() => None,
-            Ok(Ok(status)) => Some(format!("{} ended with {status}: {}", self.name, self.last_words())),
+            Ok(Ok(status)) => Some(format!("{} ended with {status}: {}", self.name, self.last_words().0)),
             Ok(Err(e)) => Some(format!("{}: {e}", self.name)),
             Err(_) => {
                 self.kill().await;
@@ -121,5 +138,32 @@ impl Child {
                 ))
             }
         }
+    }
+}
+
+/// The last lines of a log as one, and the advice in it.
+fn words_of(log: &str) -> (String, Option<String>) {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let (advice, said): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(|l| l.starts_with("next: "));
+    let last = said.len().saturating_sub(LAST_LINES);
+    let said: Vec<&str> = said[last..].iter().map(|l| l.strip_prefix("llmfo: ").unwrap_or(l)).collect();
+    let safe = |text: &str| printable(&crate::diag::masked(text), 400);
+    (safe(&said.join("; ")), advice.last().and_then(|l| l.strip_prefix("next: ")).map(safe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_the_cause_and_the_advice_stands_apart() {
+        let log = "old\nllmfo: GET http://127.0.0.1:1/proxies: refused\n  next: look at the port\n";
+        let (said, hint) = words_of(log);
+        assert_eq!(said, "old; GET http://127.0.0.1:1/proxies: refused");
+        assert_eq!(hint.as_deref(), Some("look at the port"));
+        assert_eq!(words_of(""), (String::new(), None));
+        let (said, _) = words_of("key sk-live-12345678 of http://me:pw@h/v1\u{1b}[2J\n");
+        assert!(!said.contains("12345678") && !said.contains("pw") && !said.contains('\u{1b}'), "{said}");
+        assert!(words_of(&"x".repeat(9000)).0.chars().count() <= 401);
     }
 }

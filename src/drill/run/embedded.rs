@@ -107,9 +107,19 @@ impl Embedded {
         Ok(())
     }
 
-    /// A child that has ended although it should not have.
+    /// A gateway that has ended although it should not have.
     pub fn lost(&mut self) -> Option<String> {
-        self.lab.ended().or_else(|| self.gateways.iter_mut().find_map(Child::ended))
+        self.gateways.iter_mut().find_map(Child::ended)
+    }
+
+    /// The lab has ended although it should not have.
+    pub fn lab_lost(&mut self) -> Option<String> {
+        self.lab.ended()
+    }
+
+    /// Ends a lab that does not answer, and the faults of its fault server with it: asking it to is no use.
+    pub async fn kill_lab(&mut self) {
+        self.lab.kill().await;
     }
 
     /// Stops the gateways (their pipes close, they drain and end) and reads their journals.
@@ -125,7 +135,9 @@ impl Embedded {
     pub async fn stop(mut self) -> Vec<String> {
         self.stop_gateways().await;
         let mut said = self.said;
-        said.extend(self.lab.stop().await);
+        if self.lab.ended().is_none() {
+            said.extend(self.lab.stop().await);
+        }
         said
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::cuts::{self, Position};
 use super::lab::{Felt, feel};
-use crate::drill::evidence::FaultSpan;
+use crate::drill::evidence::{CutPoint, FaultSpan};
 use crate::drill::plan::{Cut, PlannedFault, PlannedRound};
 use crate::error::Result;
 use crate::fault::restore::{FaultSpec, Plan as Steps, See as Seen, Server, plan};
 use crate::fault::toxic::cut_after::How;
 use crate::measure::ProviderRow;
-use crate::spec::drill::{CutHow, Existing, See};
+use crate::spec::drill::{CutAt, CutHow, Existing, See};
 
 /// Limit of the drill's own call through a broken path: longer than any connect limit in use, far shorter than an outage.
 const FEEL: Duration = Duration::from_millis(900);
@@ -63,11 +63,23 @@ pub fn prepare(round: &PlannedRound, server: Server, rows: &[ProviderRow]) -> Re
             cuts,
             // A real server's byte count is shared by the responses of a connection: it names no event for certain.
             cut_events: events.filter(|_| cuts && server == Server::Ours),
+            promised: fault.cut.map(|c| c.0).and_then(point).filter(|_| server == Server::Ours),
             ..FaultSpan::default()
         });
         out.own_calls.push((!cuts).then(|| (fault.path.url.clone(), fault.path.below)));
     }
     Ok(out)
+}
+
+/// The cut point that a cut names.
+fn point(cut: Cut) -> Option<CutPoint> {
+    match cut {
+        Cut::At(CutAt::BeforeContent) => Some(CutPoint::BeforeContent),
+        Cut::At(CutAt::AfterContent) => Some(CutPoint::AfterContent),
+        Cut::At(CutAt::InsideCall) => Some(CutPoint::InsideCall),
+        Cut::At(CutAt::AfterCall) => Some(CutPoint::AfterCall),
+        Cut::Events(_) | Cut::Bytes(_) | Cut::Ms(_) => None,
+    }
 }
 
 /// What the fault layer is asked for.

@@ -52,6 +52,9 @@ impl Run<'_> {
         if let Some(embedded) = &mut stage.embedded {
             journals = embedded.stop_gateways().await;
         }
+        if self.evidence.lab_lost.is_some() {
+            return Ok(journals);
+        }
         let topology = lab.topology().await?;
         let mut evidence = std::mem::take(&mut self.evidence);
         for provider in &topology.providers {

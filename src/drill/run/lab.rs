@@ -59,6 +59,14 @@ impl Lab {
         get_json(&self.base, path, LIMIT).await.map_err(failed)
     }
 
+    /// It answers within this limit; else why not.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn alive(&self, limit: Duration) -> std::result::Result<(), String> {
+        get_json::<serde::de::IgnoredAny>(&self.base, "/topology", limit).await.map(|_| ())
+    }
+
     /// What is where.
     ///
     /// # Errors

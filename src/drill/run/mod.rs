@@ -110,6 +110,10 @@ pub async fn execute(
     let mut stage = Stage::default();
     let mut run = Run::new(options, stops);
     let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
+    run.evidence.lab_lost = lab_lost(&mut stage, &run, !matches!(performed, Ok(Ok(())))).await;
+    if let (Some(_), Some(embedded)) = (&run.evidence.lab_lost, &mut stage.embedded) {
+        embedded.kill_lab().await;
+    }
     // First of all, before anything that may take time or fail.
     if let Some(safety) = &mut stage.safety {
         let open = run.evidence.windows.last_mut().filter(|w| w.restored_ms.is_infinite());
@@ -125,10 +129,15 @@ pub async fn execute(
         Ok(Err(_)) if !run.evidence.windows.is_empty() => Some(run.gather(&mut stage).await),
         _ => None,
     };
+    // It may have gone at the very end, before everything was gathered.
+    if let (Some(Err(_)), None) = (&gathered, &run.evidence.lab_lost) {
+        run.evidence.lab_lost = lab_lost(&mut stage, &run, true).await;
+    }
+    drop(stage.lab_watch.take());
     let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
-        Ok(Err(e)) if run.evidence.windows.is_empty() => {
+        Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.lab_lost.is_none() => {
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
         Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),
@@ -166,6 +175,24 @@ pub async fn execute(
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
     Ok(Done { evidence: run.evidence, judgement, facts })
+}
+
+/// Why the lab cannot be asked any more, if it cannot. A run that has not come as far as its declaration has no summary
+/// that could say so; its own error does. `look`: something went wrong, so ask the lab itself.
+async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool) -> Option<String> {
+    if run.evidence.drill.is_empty() {
+        return None;
+    }
+    let asked = match run.stops.asked() {
+        // Who ends the drill by hand may have ended the lab with it.
+        Some(stop) if stop.by == "interrupted" || stop.by == "terminated" => return None,
+        stop => stop.filter(|s| s.by == "lab_lost").map(|s| s.text),
+    };
+    let ended = || stage.embedded.as_mut().and_then(embedded::Embedded::lab_lost);
+    match (asked.or_else(ended), &stage.lab_watch) {
+        (None, Some(watch)) if look => watch.look().await,
+        (lost, _) => lost,
+    }
 }
 
 /// Ends the load, the lease or guard, and the processes. `(clean-up, notes, log of the run)`.

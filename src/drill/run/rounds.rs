@@ -186,6 +186,12 @@ impl Run<'_> {
     }
 
     async fn restore(&mut self, place: usize, stage: &mut Stage, tell: &mut dyn Reporter) {
+        // Calls to the fault server of a lab that stands still would only hang; its faults end with it.
+        if self.stops.asked().is_some_and(|s| s.by == "lab_lost")
+            && let Some(embedded) = &mut stage.embedded
+        {
+            embedded.kill_lab().await;
+        }
         let counters = self.counters(stage).await;
         for span in &mut self.evidence.windows[place].faults {
             span.at_restore = counters.get(&span.path).cloned();

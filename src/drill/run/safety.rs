@@ -30,6 +30,9 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 /// A restore that did not succeed is tried again so often, with this pause: a server that hung may have come to itself.
 const RESTORE_TRIES: u32 = 4;
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
+/// How long a guard may take until it stands alone, and the pause between two looks.
+const GUARD_READY: Duration = Duration::from_secs(10);
+const GUARD_LOOK: Duration = Duration::from_millis(10);
 /// How long a dismissed guard may take to end.
 const GUARD_END: Duration = Duration::from_secs(3);
 
@@ -187,7 +190,7 @@ impl Safety {
             safety.client.lease(&safety.lease_id(), LEASE_MS).await?;
             safety.lease = Some(tokio::spawn(keep_lease(safety.client.clone(), safety.lease_id(), stops.clone())));
         } else {
-            safety.guard = Some(start_guard(&path, is.longest)?);
+            safety.guard = Some(start_guard(&path, is.longest).await?);
         }
         Ok(safety)
     }
@@ -291,8 +294,9 @@ async fn keep_lease(client: Client, id: String, stops: Stops) {
     }
 }
 
-/// Starts the guard: this binary in a session of its own, with the read end of a pipe.
-fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
+/// Starts the guard: this binary with the read end of a pipe, and waits until it leads a session of its own. It makes that
+/// itself, which it could not if it led a process group already; until then nothing is broken that it would have to restore.
+async fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
     let failed = |e: std::io::Error| Expected::could_not(format!("the guard cannot be started: {e}"), "");
     let mut process = Command::new(std::env::current_exe().map_err(failed)?)
         .args(["drill", "guard", "--log"])
@@ -301,9 +305,16 @@ fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .process_group(0)
         .spawn()
         .map_err(failed)?;
+    let until = Instant::now() + GUARD_READY;
+    while !leads_a_session(&process) {
+        if Instant::now() > until || !matches!(process.try_wait(), Ok(None)) {
+            let _ = process.start_kill();
+            return Err(Expected::could_not("the guard is not ready", "nothing was broken; try again"));
+        }
+        tokio::time::sleep(GUARD_LOOK).await;
+    }
     let Some(mut pipe) = process.stdin.take() else {
         return Err(Expected::could_not("the guard has no pipe", ""));
     };
@@ -321,4 +332,10 @@ fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
         }
     });
     Ok(Guard { process, say, beats })
+}
+
+fn leads_a_session(process: &Child) -> bool {
+    use rustix::process::{Pid, getsid};
+    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    pid.is_some_and(|pid| getsid(Some(pid)) == Ok(pid))
 }

@@ -34,6 +34,7 @@ impl Stops {
         for (kind, by, text) in [
             (SignalKind::interrupt(), "interrupted", "Ctrl-C"),
             (SignalKind::terminate(), "terminated", "SIGTERM"),
+            (SignalKind::quit(), "terminated", "SIGQUIT"),
             (SignalKind::hangup(), "terminated", "the terminal went away"),
         ] {
             let mut heard =

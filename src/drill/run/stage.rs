@@ -30,6 +30,10 @@ use crate::spec::drill::DrillFile;
 const REPORT_FILES: [&str; 7] =
     ["summary.json", "requests.jsonl", "providers.jsonl", "effects.jsonl", "journal.jsonl", "report.md", "wal.jsonl"];
 
+/// Between two looks whether the lab answers.
+const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
+const LAB_SILENT: Duration = Duration::from_secs(2);
 /// Between two looks at how it goes.
 const TICK: Duration = Duration::from_millis(200);
 /// An entry must answer within this after its gateway is up.
@@ -41,8 +45,42 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Stage {
     pub(super) embedded: Option<Embedded>,
+    pub(super) lab_watch: Option<LabWatch>,
     pub(super) safety: Option<Safety>,
     pub(super) customers: Option<Customers>,
+}
+
+/// Looks whether the lab answers, all the time until it is dropped.
+pub(super) struct LabWatch {
+    lab: Lab,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl LabWatch {
+    fn start(lab: &Lab, stops: &Stops) -> LabWatch {
+        let (own, stops) = (lab.clone(), stops.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                sleep(LAB_LOOK_EVERY).await;
+                if let Err(why) = own.alive(LAB_SILENT).await {
+                    stops.ask("lab_lost", &format!("the lab did not answer: {why}"));
+                    return;
+                }
+            }
+        });
+        LabWatch { lab: lab.clone(), task }
+    }
+
+    /// Why the lab is not there, if it is not.
+    pub(super) async fn look(&self) -> Option<String> {
+        self.lab.alive(LAB_SILENT).await.err().map(|why| format!("the lab did not answer: {why}"))
+    }
+}
+
+impl Drop for LabWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// What a run has gathered so far.
@@ -158,6 +196,7 @@ impl<'a> Run<'a> {
             }
         };
         let topology = lab.topology().await?;
+        stage.lab_watch = Some(LabWatch::start(&lab, &self.stops));
         Ok((lab, topology))
     }
 
@@ -364,6 +403,9 @@ impl<'a> Run<'a> {
             tokio::select! {
                 () = sleep(TICK.min(until.saturating_duration_since(Instant::now()))) => {}
                 () = self.stops.wait() => return,
+            }
+            if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lab_lost) {
+                self.stops.ask("lab_lost", &lost);
             }
             if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lost) {
                 self.stops.ask("child_lost", &lost);
