@@ -11,6 +11,7 @@ pub mod named;
 pub mod names;
 pub mod numbers;
 pub mod policy;
+pub mod policy_tests;
 pub mod rules;
 pub mod schema;
 mod shape;
