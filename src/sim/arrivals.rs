@@ -1,8 +1,8 @@
 //! When requests come, and how many real ones each stands for.
 //!
 //! Time is cut into slices; each slice has one request, at a place drawn evenly inside it, and that request *weighs* as much
-//! time as its slice is long. Near the begin or end of an outage, and while the core and the world disagree about who serves,
-//! slices are as short as real traffic makes them; elsewhere they are long. No slice straddles the begin or end of an
+//! time as its slice is long. Near the begin or end of an outage, after a dial that failed, after a target left or
+//! entered service, and while nobody serves although somebody is up, slices are as short as real traffic makes them; elsewhere they are long. No slice straddles the begin or end of an
 //! outage. How the next slice is cut hangs only on what has happened already, so that weighted shares are unbiased shares
 //! of time.
 //!
@@ -25,7 +25,7 @@ pub struct Load {
     pub thin: Duration,
     /// Dense so long before an edge ...
     pub lead: Duration,
-    /// ... and so long after it, or after the last disagreement.
+    /// ... and so long after it, or after the last trouble.
     pub tail: Duration,
     /// Share of requests that are not streamed.
     pub whole: f64,
@@ -42,7 +42,7 @@ impl Default for Load {
             thin: Duration::from_secs(240),
             lead: Duration::from_secs(4),
             tail: Duration::from_secs(12),
-            whole: 0.2,
+            whole: 0.1,
             tools: 0.1,
             leave: 0.0,
         }

@@ -284,10 +284,10 @@ impl<'a, C: Core> Run<'a, C> {
     }
 
     fn plan_arrival(&mut self) {
-        let disagree = (0..self.serving.len()).any(|t| self.used[t] && self.serving[t] && self.world.is_down(t));
-        let nobody = !(0..self.serving.len()).any(|t| self.used[t] && self.serving[t]);
-        let somebody_up = (0..self.serving.len()).any(|t| self.used[t] && !self.world.is_down(t));
-        let restless = (disagree && somebody_up) || (nobody && somebody_up) || self.asked.len() > 64;
+        let used = || (0..self.serving.len()).filter(|t| self.used[*t]);
+        let nobody_serves = !used().any(|t| self.serving[t]);
+        let somebody_is_up = used().any(|t| !self.world.is_down(t));
+        let restless = nobody_serves && somebody_is_up;
         self.coming = Some(self.arrivals.next(self.world.next_edge(), restless));
     }
 
@@ -423,6 +423,7 @@ impl<'a, C: Core> Run<'a, C> {
                     End::Fails(_, failure) => {
                         if let Some(asked) = asked {
                             asked.failed_dials += 1;
+                            self.arrivals.look_closer(self.now);
                         }
                         self.input(Input::Broke { attempt, failure, reused: false });
                     }
@@ -486,6 +487,7 @@ impl<'a, C: Core> Run<'a, C> {
                     && let Some(asked) = flight.request.and_then(|id| self.asked.get_mut(id))
                 {
                     asked.failed_dials += 1;
+                    self.arrivals.look_closer(self.now);
                 }
             }
             Output::Deliver { request, attempt, .. } => {
@@ -522,7 +524,7 @@ impl<'a, C: Core> Run<'a, C> {
     }
 
     fn dial(&mut self, attempt: AttemptId, request: Option<u64>, target: usize, stream: bool, idle: Duration) {
-        let fate = self.world.dial(target, self.now, self.open_at[target]);
+        let fate = self.world.dial(target, self.now, stream, self.open_at[target]);
         self.open_at[target] += 1;
         let flight =
             Flight { request, target, stream, fate, connected: false, committed: false, idle, plan: 0 };

@@ -62,8 +62,10 @@ pub struct Provider {
     pub connect: Latency,
     /// Standing connection to the first token.
     pub first_token: Latency,
-    /// First token to the end of the answer.
+    /// First token to the end of a streamed answer.
     pub generation: Latency,
+    /// First token to the end of an answer that is not streamed: such answers are short.
+    pub generation_whole: Latency,
     /// Share of requests that fail although it is up.
     pub errors: f64,
     /// Above so many at once everything takes longer, in proportion.
@@ -75,12 +77,14 @@ pub struct Provider {
 }
 
 impl Default for Provider {
-    /// A chat model: connected in 40 ms, first token after 600 ms (99th percentile 1.36 s), then 2.5 s of text.
+    /// A chat model: connected in 40 ms, first token after 600 ms (99th percentile 1.36 s), then 2 s of text, or 0.8 s for an
+    /// answer that is not streamed. Assumed figures, of the size that hosted chat models show.
     fn default() -> Provider {
         Provider {
             connect: Latency::around_ms(40, 0.3),
             first_token: Latency::around_ms(600, 0.35),
-            generation: Latency::around_ms(2_500, 0.4),
+            generation: Latency::around_ms(2_000, 0.3),
+            generation_whole: Latency::around_ms(800, 0.25),
             errors: 0.0,
             slots: None,
             requests_per_minute: None,
@@ -266,7 +270,7 @@ impl World {
     }
 
     /// What a dial will come to. `open`: how many this target is serving already.
-    pub(super) fn dial(&mut self, target: usize, now: Ts, open: u32) -> Fate {
+    pub(super) fn dial(&mut self, target: usize, now: Ts, stream: bool, open: u32) -> Fate {
         let (provider, condition) = (&self.providers[target], &mut self.conditions[target]);
         let rng = &mut self.rng;
         let connected = now + provider.connect.draw(rng);
@@ -310,7 +314,8 @@ impl World {
             first_token += extra;
         }
         let first_token = connected + first_token;
-        let end = first_token + provider.generation.draw(rng).mul_f64(slower);
+        let generation = if stream { &provider.generation } else { &provider.generation_whole };
+        let end = first_token + generation.draw(rng).mul_f64(slower);
         Fate { connected: Some(connected), first_token: Some(first_token), end: End::Answer(end) }
     }
 
@@ -333,7 +338,8 @@ impl World {
         }
         let connect = provider.connect.draw(&mut luck);
         let first_token = connect + provider.first_token.draw(&mut luck).mul_f64(condition.slow);
-        let end = first_token + provider.generation.draw(&mut luck).mul_f64(condition.slow);
+        let generation = if stream { &provider.generation } else { &provider.generation_whole };
+        let end = first_token + generation.draw(&mut luck).mul_f64(condition.slow);
         let useful = if stream { first_token } else { end };
         useful <= deadline && now + end < condition.next_down
     }
