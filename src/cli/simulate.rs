@@ -14,8 +14,10 @@ use crate::assets;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::policy::{self, Policy};
+use crate::sim::lessons;
 use crate::sim::report::{PUBLISHED, Report, Summary, percent};
 use crate::sim::scenario::{self, MONTH, Options, ceiling_by_hand};
+use crate::sim::swarm::{self, Swarm};
 use crate::sim::trace::{self, History, Impact};
 use crate::sim::{Progress as SimProgress, Setup, run as run_setup};
 use crate::spec::names::nearest;
@@ -33,6 +35,7 @@ Examples:
   llmfo simulate dual-channel --shared-domain 0.001   both channels share something that is down for 0.1 % of the time
   llmfo simulate --policy policies/support.yaml --months 6
   llmfo simulate dual-channel --trace incidents.csv --down minor --map openai-api=channel-a
+  llmfo simulate --swarm 200                          seeds that draw policies, worlds and outages
   llmfo simulate --list
 
 A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
@@ -100,9 +103,16 @@ pub struct Args {
     /// Which target stands for a name of the history; others take the policy's targets in order of appearance.
     #[arg(long, value_name = "NAME=TARGET", requires = "trace")]
     pub map: Vec<String>,
+    /// Run so many seeds that draw policies, worlds and outages as well, and check every promise.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "policy", "trace", "seeds", "no_checks"],
+          value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub swarm: Option<u64>,
     /// Leave the checkers out: how fast it is without them.
     #[arg(long)]
     pub no_checks: bool,
+    /// Leave out the lessons of the published system, each switched on and off on the same outages.
+    #[arg(long)]
+    pub no_lessons: bool,
     /// How to write the result.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -123,11 +133,14 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if args.list {
         return Ok(list(global, args.format));
     }
-    check(&args)?;
-    let plan = plan(&args)?;
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(&stop)?;
-    let mut progress = Progress::new(global.term, global.quiet);
+    if let Some(seeds) = args.swarm {
+        return swarm(global, &args, seeds, &stop);
+    }
+    check(&args)?;
+    let plan = plan(&args)?;
+    let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
     let mut runs = Vec::new();
     let (mut requests, mut elapsed_s) = (0u64, 0.0);
     for n in 0..args.seeds {
@@ -145,6 +158,19 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         requests += ran.figures.requests;
         runs.push(Summary::of(setup.seed, &ran));
     }
+    let mut variants = Vec::new();
+    if args.policy.is_none() && !args.no_lessons {
+        let setup = setup_of(&args, &plan, args.seed);
+        let told = lessons::all(&setup, &mut |p| {
+            progress.state(&format!("lessons: {:.0} %", p.share * 100.0));
+            !stop.load(Ordering::Relaxed)
+        });
+        let Some(told) = told else {
+            progress.finish();
+            return Ok(Exit::Interrupted);
+        };
+        variants = told;
+    }
     progress.finish();
     let mut report = Report::of(&plan.name, &plan.policy.version, !args.no_checks, runs);
     report.requests_per_s = (elapsed_s > 0.0).then(|| requests as f64 / elapsed_s);
@@ -155,12 +181,42 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if args.policy.is_none() {
         report.published = Some(PUBLISHED);
     }
+    report.lessons = variants;
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),
         Format::Text => global.term.out(&text(global, &args, &report)),
     }
     Ok(exit_of(&report))
+}
+
+/// Seeds that draw everything.
+fn swarm(global: &Global, args: &Args, seeds: u64, stop: &AtomicBool) -> Result<Exit> {
+    let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
+    let (began, mut done) = (Instant::now(), Swarm::default());
+    for n in 0..seeds {
+        let seed = args.seed.wrapping_add(n);
+        progress.state(&format!("seed {seed}: {n} of {seeds}, {} failed", done.failed.len()));
+        let (policy, setup) = swarm::draw(seed);
+        let Some(setup) = setup else {
+            progress.finish();
+            return Err(Expected::new(Exit::Bug, format!("seed {seed} drew a policy that is refused:\n{policy}"), ""));
+        };
+        let ran = run_setup(&setup, &mut |_| !stop.load(Ordering::Relaxed));
+        if ran.stopped {
+            progress.finish();
+            return Ok(Exit::Interrupted);
+        }
+        done.add(seed, &policy, &ran);
+    }
+    progress.finish();
+    let elapsed_s = began.elapsed().as_secs_f64();
+    done.requests_per_s = (elapsed_s > 0.0).then(|| done.requests as f64 / elapsed_s);
+    global.term.out(&match args.format {
+        Format::Json => serde_json::to_string_pretty(&done).unwrap_or_default() + "\n",
+        Format::Text => done.text(),
+    });
+    Ok(if done.failed.is_empty() { Exit::Good } else { Exit::Verdict })
 }
 
 fn exit_of(report: &Report) -> Exit {
@@ -277,7 +333,12 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
                 format!("{near}its names: {}", known.collect::<Vec<_>>().join(", ")),
             ));
         }
-        map.insert(name.to_owned(), usize::from(found.id.0));
+        let id = usize::from(found.id.0);
+        if map.iter().any(|(other, at)| other != name && *at == id) {
+            let what = format!("--map lets two names stand for {}", printable(target, 60));
+            return Err(Expected::usage(what, "give each name a target of its own"));
+        }
+        map.insert(name.to_owned(), id);
     }
     let assigned = history.assign(policy, &map).map_err(|name| {
         Expected::usage(
@@ -334,7 +395,10 @@ fn notes(plan: &Plan) -> Vec<String> {
             notes.push(format!("without a history, taken as up all the time: {}", without.join(", ")));
         }
     }
-    notes.extend(plan.policy.not_enforced.iter().map(|key| format!("read, not enforced by the core yet: {key}")));
+    if !plan.policy.not_enforced.is_empty() {
+        let keys = plan.policy.not_enforced.iter().filter_map(|key| key.split(": ").next());
+        notes.push(format!("read, not enforced by the core yet: {}", keys.collect::<Vec<_>>().join(", ")));
+    }
     notes
 }
 
@@ -365,6 +429,11 @@ fn text(global: &Global, args: &Args, report: &Report) -> String {
         out += &format!("ceiling by hand, from what was asked for: {:.4} %\n", ceiling * 100.0);
     }
     out += &report.details();
+    if !report.lessons.is_empty() {
+        let head = ["lesson", "measured", "without", "with", "change", "published"];
+        let rows: Vec<Vec<String>> = report.lessons.iter().map(lesson_row).collect();
+        out += &format!("\n{}\n\n", table(&head, &rows, &["without", "with", "change"], global.term.width));
+    }
     out += &format!(
         "{:.0} requests/s ({}), trace {}\n",
         report.requests_per_s.unwrap_or(0.0),
@@ -373,6 +442,19 @@ fn text(global: &Global, args: &Args, report: &Report) -> String {
     );
     out += &verdict(args, report);
     out
+}
+
+fn lesson_row(lesson: &lessons::Lesson) -> Vec<String> {
+    let value = |v: Option<f64>| v.map_or("-".to_owned(), |v| format!("{v:.3}"));
+    let change = lesson.change().map_or("-".to_owned(), |c| format!("{:+.1} %", c * 100.0));
+    vec![
+        lesson.name.clone(),
+        lesson.measure.clone(),
+        value(lesson.without),
+        value(lesson.with),
+        change,
+        lesson.published.clone(),
+    ]
 }
 
 fn verdict(args: &Args, report: &Report) -> String {

@@ -108,6 +108,9 @@ pub(super) struct Coming {
     pub(super) leaves_after: Option<Duration>,
 }
 
+/// Between two requests once everything is healed.
+const CALM: Duration = Duration::from_secs(3);
+
 /// Cuts time into slices.
 pub(super) struct Arrivals {
     load: Load,
@@ -135,6 +138,11 @@ impl Arrivals {
     /// Something has happened that makes the next while worth a closer look.
     pub(super) fn look_closer(&mut self, now: Ts) {
         self.dense_until = self.dense_until.max(now + self.load.tail);
+    }
+
+    /// From now on one request every few seconds: enough to see who answers, too few for any limit of the policy.
+    pub(super) fn calm(&mut self) {
+        (self.dense, self.load.thin, self.load.leave) = (CALM, CALM, 0.0);
     }
 
     /// The next request, in the slice that begins where the last one ended. `edge`: the next begin or end of an outage.

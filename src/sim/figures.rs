@@ -157,6 +157,10 @@ pub struct Figures {
     pub switches_per_minute_max: usize,
     /// Wait of requests that met a failure, to their useful text or their refusal.
     pub failure_wait: Hist,
+    /// ... of those that nobody answered.
+    pub lost_wait: Hist,
+    /// Dials that were refused with a 429.
+    pub rate_limited: u64,
     /// Time to useful text of all answered requests.
     pub useful_text: Hist,
     /// Recovery time of outages.
@@ -206,6 +210,8 @@ impl Figures {
             service_changes: 0,
             switches_per_minute_max: 0,
             failure_wait: Hist::default(),
+            lost_wait: Hist::default(),
+            rate_limited: 0,
             useful_text: Hist::default(),
             recovery: Recovery::default(),
             ceiling_s: 0.0,
@@ -340,6 +346,9 @@ impl Figures {
         }
         if let Some(wait) = ended.wait.filter(|_| ended.met_failure) {
             self.failure_wait.add(units::ms(wait), weight);
+            if !ended.useful && ended.useful_text.is_none() {
+                self.lost_wait.add(units::ms(wait), weight);
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub mod run;
 pub mod scenario;
 pub mod setup;
 pub mod swarm;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 pub mod verify;
 pub mod world;

@@ -196,6 +196,7 @@ impl<'a, C: Core> Run<'a, C> {
         let flip = self.world.heal(self.now);
         self.flipped(&flip);
         self.figures.recovery.stop();
+        self.arrivals.calm();
         let bound = self.now + super::verify::recovery_bound(&self.setup.policy);
         let healed = self.now;
         if !self.until(bound, tell, |run| run.all_serve()) {
@@ -288,7 +289,11 @@ impl<'a, C: Core> Run<'a, C> {
         let nobody_serves = !used().any(|t| self.serving[t]);
         let somebody_is_up = used().any(|t| !self.world.is_down(t));
         let restless = nobody_serves && somebody_is_up;
-        self.coming = Some(self.arrivals.next(self.world.next_edge(), restless));
+        // The end of the time that counts is an edge too: weights add up to it.
+        let end = Ts::ZERO + self.setup.span;
+        let edge = self.world.next_edge();
+        let edge = if self.now < end { edge.min(end) } else { edge };
+        self.coming = Some(self.arrivals.next(edge, restless));
     }
 
     fn arrive(&mut self) {
@@ -299,7 +304,8 @@ impl<'a, C: Core> Run<'a, C> {
         let (route, stream) = (self.setup.policy.route(facts.route), facts.stream);
         let luck = self.world.alone();
         for target in self.figures.legal(coming.class).iter().copied() {
-            let alone = self.world.would_answer(&luck, target, self.now, stream, route.deadline);
+            let within = self.setup.useful_within.unwrap_or(route.deadline);
+            let alone = self.world.would_answer(&luck, target, self.now, stream, within);
             self.figures.alone(target, coming.weight_s, alone);
         }
         self.figures.recovery.started(id, self.now);
@@ -421,6 +427,9 @@ impl<'a, C: Core> Run<'a, C> {
                         self.input(Input::Ended { attempt, usage: None });
                     }
                     End::Fails(_, failure) => {
+                        if matches!(&failure, Failure::Status(s) if s.status == 429) {
+                            self.figures.rate_limited += 1;
+                        }
                         if let Some(asked) = asked {
                             asked.failed_dials += 1;
                             self.arrivals.look_closer(self.now);
@@ -535,7 +544,8 @@ impl<'a, C: Core> Run<'a, C> {
     fn done(&mut self, id: u64, asked: &Asked, outcome: crate::router::decision::Outcome) {
         let route = self.setup.policy.route(self.classes[asked.coming.class].facts.route);
         let delivered = asked.delivered.map(|(at, target)| (at.since(asked.coming.at), target));
-        let in_time = delivered.is_some_and(|(wait, _)| wait <= route.deadline);
+        let within = self.setup.useful_within.unwrap_or(route.deadline);
+        let in_time = delivered.is_some_and(|(wait, _)| wait <= within);
         let useful = asked.whole.is_some() && asked.whole == delivered.map(|(_, t)| t) && in_time;
         let wait = delivered.map(|(wait, _)| wait).or(asked.replied.map(|(at, _)| at.since(asked.coming.at)));
         let ended = Ended {

@@ -108,6 +108,7 @@ pub fn with_sources(policy: &Arc<Policy>, sources: Vec<Source>, options: &Option
         span: options.span,
         seed: options.seed,
         checks: options.checks,
+        useful_within: None,
     }
 }
 

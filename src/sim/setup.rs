@@ -26,6 +26,8 @@ pub struct Setup {
     pub seed: u64,
     /// The checkers watch.
     pub checks: bool,
+    /// An answer is useful within this; `None`: within the deadline of its route.
+    pub useful_within: Option<Duration>,
 }
 
 impl Setup {

@@ -17,6 +17,8 @@ use crate::units::{self, Ts};
 
 /// Violations that are kept; more say nothing new.
 pub const MOST: usize = 20;
+/// ... of one promise, so that one does not crowd out the others.
+const MOST_OF_ONE: usize = 3;
 
 /// A promise that was not held.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +31,14 @@ pub struct Violation {
     pub what: String,
 }
 
+/// True if this tier is open to this request.
+fn open(route: &Route, tier: &Tier, facts: &Facts) -> bool {
+    let personal = facts.data == DataClass::Personal || route.data == DataClass::Personal;
+    let pii = tier.pii.unwrap_or(if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden });
+    let listed = |list: &Vec<String>| facts.intent.as_ref().is_some_and(|intent| list.contains(intent));
+    (!personal || pii == Pii::Allowed) && tier.intents.as_ref().is_none_or(listed)
+}
+
 /// True if law, route and declared abilities let this target answer this request: worked out from the policy alone.
 #[must_use]
 pub fn may(policy: &Policy, facts: &Facts, target: TargetId) -> bool {
@@ -38,21 +48,13 @@ pub fn may(policy: &Policy, facts: &Facts, target: TargetId) -> bool {
         None => true,
         Some(required) => !t.residency.is_empty() && t.residency.iter().all(|place| required.contains(place)),
     };
-    let personal = facts.data == DataClass::Personal || route.data == DataClass::Personal;
-    let in_tier = |tier: &Tier| {
-        let pii = tier.pii.unwrap_or(if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden });
-        let listed = |list: &Vec<String>| facts.intent.as_ref().is_some_and(|intent| list.contains(intent));
-        tier.targets.contains(&target)
-            && (!personal || pii == Pii::Allowed)
-            && tier.intents.as_ref().is_none_or(listed)
-    };
     let first = route.tiers.first().and_then(|tier| tier.targets.first());
     let same_class = first.is_none_or(|first| policy.target(*first).tier == t.tier);
     let need = facts.body_bytes / 3 + facts.max_output_tokens.unwrap_or(0);
     let mut in_order = route.tiers.iter().flat_map(|tier| &tier.targets);
     let first_legal = in_order.find(|id| legal(policy.target(**id)));
     legal(t)
-        && route.tiers.iter().any(in_tier)
+        && route.tiers.iter().any(|tier| tier.targets.contains(&target) && open(route, tier, facts))
         && (route.degrade || same_class)
         && (!facts.tools || t.capabilities.tools)
         && (!facts.vision || t.capabilities.vision)
@@ -65,15 +67,18 @@ fn ramp(route: &Route) -> Duration {
     route.ramp.as_ref().map_or(Duration::ZERO, |r| r.hold * u32::try_from(r.steps.len()).unwrap_or(u32::MAX))
 }
 
-/// Everything healed: every target serves after at most this. The longest cooldown (a `Retry-After` in these worlds is at
-/// most ten minutes), as many probes as the breaker asks for, each with its limits, an ejection by health, and a margin of
+/// Longest bench of a credential before it is probed, and so the longest time out of service for any reason in these worlds,
+/// whose `Retry-After` is at most ten minutes.
+const BENCH: Duration = Duration::from_secs(900);
+
+/// Everything healed: every target serves after at most this. The longest cooldown or bench, as many probes as the breaker asks for, each with its limits, an ejection by health, and a margin of
 /// five seconds for the time that probes take on the way.
 #[must_use]
 pub fn recovery_bound(policy: &Policy) -> Duration {
     let probe = policy.routes.iter().map(|r| r.deadline).max().unwrap_or_default();
     let breaker = policy.breaker;
     let health = policy.health.window + policy.health.probe_every * breaker.half_open_successes.max(1);
-    breaker.max_cooldown.max(Duration::from_secs(600))
+    breaker.max_cooldown.max(BENCH)
         + probe * (breaker.half_open_successes.max(1) + 1)
         + health
         + Duration::from_secs(5)
@@ -104,6 +109,7 @@ struct Dial {
     /// The driver reported a committing delta, or a whole answer.
     shown: bool,
     whole: bool,
+    began: Ts,
 }
 
 /// Counted failures of one target, as the driver saw them: an upper bound of what a breaker may have counted.
@@ -111,6 +117,8 @@ struct Dial {
 struct Faults {
     in_a_row: u32,
     recent: VecDeque<Ts>,
+    /// When it was last taken out: what began before changes nothing after.
+    out_at: Ts,
 }
 
 /// Watches one run.
@@ -158,7 +166,8 @@ impl Checker {
     }
 
     pub(super) fn violated(&mut self, at: Ts, rule: &'static str, what: String) {
-        if self.violations.len() < MOST {
+        let same = self.violations.iter().filter(|v| v.rule == rule).count();
+        if self.violations.len() < MOST && same < MOST_OF_ONE {
             self.violations.push(Violation { at, rule, what });
         }
     }
@@ -207,7 +216,10 @@ impl Checker {
             Input::Ended { attempt, .. } => {
                 if let Some(mut dial) = self.end(attempt.0) {
                     (dial.shown, dial.whole) = (true, true);
-                    self.faults[usize::from(dial.target.0)].in_a_row = 0;
+                    let faults = &mut self.faults[usize::from(dial.target.0)];
+                    if dial.request.is_some() && dial.began >= faults.out_at {
+                        faults.in_a_row = 0;
+                    }
                     self.over = Some((attempt.0, dial));
                 }
             }
@@ -274,7 +286,7 @@ impl Checker {
                     self.violated(now, "one probe at a time", format!("a second probe of {}", self.name(*target)));
                 }
                 self.probing[at] += 1;
-                self.dials.insert(attempt.0, Dial { target: *target, request: None, shown: false, whole: false });
+                self.dials.insert(attempt.0, Dial { target: *target, request: None, shown: false, whole: false, began: now });
             }
             Output::Cancel { attempt } => match self.end(attempt.0) {
                 // Of a limit that ran out; the loser of a hedge counts here too, which only makes the bound looser.
@@ -330,7 +342,7 @@ impl Checker {
         let (class, dials, first) = (seen.class, seen.dialled.len(), seen.dialled.len() == 1);
         let (over, delivered) = (seen.gone || seen.replied, seen.delivered.is_some());
         let under_way = seen.under_way;
-        self.dials.insert(attempt, Dial { target, request: Some(id), shown: false, whole: false });
+        self.dials.insert(attempt, Dial { target, request: Some(id), shown: false, whole: false, began: now });
         let route = Arc::clone(self.policy.route(self.facts[class].route));
         if over {
             self.violated(now, "no dial for nobody", format!("request {id} has its reply"));
@@ -361,7 +373,9 @@ impl Checker {
 
     fn first_choice(&mut self, now: Ts, id: u64, class: usize, route: &Route, target: TargetId) {
         let may = |t: &&TargetId| self.may[class][usize::from(t.0)];
-        let Some(tier) = route.tiers.iter().find(|tier| tier.targets.iter().any(|t| may(&t))) else { return };
+        let facts = &self.facts[class];
+        let open = |tier: &&Tier| open(route, tier, facts) && tier.targets.iter().any(|t| may(&t));
+        let Some(tier) = route.tiers.iter().find(open) else { return };
         let right = match tier.select {
             Select::Priority => tier.targets.iter().find(may) == Some(&target),
             _ => tier.targets.contains(&target),
@@ -436,8 +450,14 @@ impl Checker {
                 self.violated(now, "only faults of the provider count", what);
             }
         }
-        if serves && self.out[at] {
-            self.faults[at].in_a_row = 0;
+        if tripped && !serves {
+            // It counts from zero again; a cooldown for other reasons leaves the count as it is.
+            let faults = &mut self.faults[at];
+            faults.in_a_row = 0;
+            faults.recent.clear();
+        }
+        if !serves {
+            self.faults[at].out_at = now;
         }
         self.out[at] = !serves;
     }

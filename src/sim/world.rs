@@ -93,6 +93,23 @@ impl Default for Provider {
     }
 }
 
+impl Provider {
+    /// Quick, sound, without limits: what is left to go wrong is the policy.
+    fn healed() -> Provider {
+        let ms = |ms| Latency::Fixed(Duration::from_millis(ms));
+        Provider {
+            connect: ms(10),
+            first_token: ms(50),
+            generation: ms(200),
+            generation_whole: ms(100),
+            errors: 0.0,
+            slots: None,
+            requests_per_minute: None,
+            cold_start: None,
+        }
+    }
+}
+
 /// What will become of a dial, unless an outage cuts it short. Times are points.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fate {
@@ -253,9 +270,10 @@ impl World {
         }
     }
 
-    /// Every outage ends now, and none begins any more.
+    /// Every outage ends now, and none begins any more; every provider is quick, sound and without limits.
     pub(super) fn heal(&mut self, now: Ts) -> Flip {
         self.running.clear();
+        self.providers.fill(Provider::healed());
         let mut flip = Flip::default();
         for target in 0..self.conditions.len() {
             self.recompute(target, now, &mut flip);
