@@ -29,6 +29,7 @@ assets![
     "drills/midstream-break.yaml",
     "drills/region-outage-gateway.yaml",
     "drills/region-outage.yaml",
+    "policies/dual-channel.yaml",
     "policies/lab.yaml",
     "policies/support.yaml"
 ];
@@ -63,7 +64,7 @@ mod tests {
         }
         on_disk.sort();
         assert_eq!(ALL.iter().map(|a| a.path).collect::<Vec<_>>(), on_disk);
-        assert_eq!(in_folder("policies").map(Asset::name).collect::<Vec<_>>(), ["lab", "support"]);
+        assert_eq!(in_folder("policies").map(Asset::name).collect::<Vec<_>>(), ["dual-channel", "lab", "support"]);
         assert_eq!(get("policies/lab.yaml").unwrap().text, LAB_POLICY);
     }
 }

@@ -33,6 +33,7 @@
 //! | [`lab`] | scripted providers, regional dependencies, ticket system |
 //! | [`load`] | open-loop conversation driver: the customer application |
 //! | [`drill`] | compile, run, judge, report, safety |
+//! | [`sim`] | `[P]` months of outages on the same core: provider models, outages, checkers, figures |
 
 pub mod assets;
 pub mod check;
@@ -51,6 +52,7 @@ pub mod measure;
 pub mod policy;
 pub mod report;
 pub mod router;
+pub mod sim;
 pub mod spec;
 pub mod telemetry;
 pub mod term;

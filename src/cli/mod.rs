@@ -6,6 +6,7 @@ pub mod explain;
 pub mod lab;
 pub mod policy_file;
 pub mod serve;
+pub mod simulate;
 pub mod toxiproxy;
 pub mod validate;
 
@@ -48,6 +49,8 @@ pub enum Command {
     Serve(serve::Args),
     /// Break a real path, judge what the customer saw, restore.
     Drill(drill::Args),
+    /// Run a policy through months of outages in seconds, on the same core.
+    Simulate(simulate::Args),
     /// A laboratory on loopback: scripted providers, dependencies, a ticket system, a fault server.
     Lab(lab::Args),
     /// The embedded Toxiproxy-compatible fault server alone.
@@ -76,6 +79,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Explain(args) => explain::run(&global, args),
         Command::Serve(args) => serve::run(&global, args),
         Command::Drill(args) => drill::run(&global, args),
+        Command::Simulate(args) => simulate::run(&global, args),
         Command::Lab(args) => lab::run(&global, args),
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),

@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["wire", "fault", "load", "policy", "spec", "measure"]),
     ("drill", &["spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report"]),
     ("report", &["measure", "event"]),
+    ("sim", &["router", "event", "measure", "check", "spec", "policy", "report"]),
     (
         "cli",
         &[
@@ -50,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "lab",
             "drill",
             "report",
+            "sim",
         ],
     ),
     ("main", &["cli", "exit", "term"]),
@@ -58,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const OPEN_TO_ALL: &[&str] = &["units", "error", "assets"];
 
 /// Modules that decide and therefore touch nothing: no clock, input, output, async, environment or global randomness.
-const PURE: &[&str] = &["diag", "spec", "policy", "lint", "router", "wire", "check", "measure", "event"];
+const PURE: &[&str] = &["diag", "spec", "policy", "lint", "router", "wire", "check", "measure", "event", "sim"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

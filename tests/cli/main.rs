@@ -3,8 +3,12 @@
 #[cfg(test)]
 mod house;
 #[cfg(test)]
+mod planted;
+#[cfg(test)]
 mod serve;
 #[cfg(test)]
 mod serve_tls;
+#[cfg(test)]
+mod simulate;
 #[cfg(test)]
 mod validate;

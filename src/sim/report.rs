@@ -1,0 +1,400 @@
+//! How a run is told: one summary per seed, medians over seeds, text and JSON from the same values.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::lessons::Lesson;
+use super::run::Ran;
+use super::verify::Violation;
+use crate::units;
+
+/// Version of the JSON.
+pub const FORMAT: u32 = 1;
+/// With fewer requests a share says nothing.
+pub const LEAST_REQUESTS: u64 = 1_000;
+/// With fewer outages a 95th percentile says nothing.
+pub const LEAST_OUTAGES: u64 = 20;
+
+/// The single channel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Single {
+    /// Its target.
+    pub target: String,
+    /// Share of time with a whole useful answer, without a router.
+    pub availability: Option<f64>,
+    /// Share of time it was up, by the world.
+    pub up: Option<f64>,
+}
+
+/// The policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct OfPolicy {
+    /// Share of time with a whole useful answer in time.
+    pub availability: Option<f64>,
+    /// Share of time with at least one legal target up, in the same run.
+    pub ceiling: Option<f64>,
+    /// `ceiling - availability`.
+    pub loss: Option<f64>,
+    /// Recovery over outages with a live stand-in; `None` with fewer than [`LEAST_OUTAGES`].
+    pub recovery_p50_s: Option<f64>,
+    /// Likewise.
+    pub recovery_p95_s: Option<f64>,
+    /// Outages that these are of.
+    pub recovery_n: u64,
+    /// Outages with a live stand-in that did not recover.
+    pub not_recovered: u64,
+    /// Outages that left no stand-in.
+    pub no_stand_in: u64,
+    /// Dials per request.
+    pub dials_per_request: Option<f64>,
+    /// Dials to targets that were down, per outage.
+    pub wasted_dials_per_outage: Option<f64>,
+    /// Probes.
+    pub probes: u64,
+    /// Share of time of each bad end.
+    pub handoffs: Option<f64>,
+    /// Likewise.
+    pub refused: Option<f64>,
+    /// Likewise: the stream broke after commit.
+    pub broken: Option<f64>,
+    /// Most changes of first choice within a minute.
+    pub switches_per_minute_max: usize,
+    /// Wait of requests that met a failure.
+    pub failure_wait_mean_s: Option<f64>,
+    /// Likewise.
+    pub failure_wait_p95_s: Option<f64>,
+    /// Time to useful text.
+    pub useful_text_p95_s: Option<f64>,
+}
+
+/// One seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// The seed.
+    pub seed: u64,
+    /// Days simulated.
+    pub days: f64,
+    /// One channel alone.
+    pub single: Single,
+    /// Every channel alone, in the order of the policy.
+    pub channels: Vec<Single>,
+    /// All of them under the policy.
+    pub policy: OfPolicy,
+    /// Requests simulated.
+    pub requests: u64,
+    /// Real requests they stand for.
+    pub real_requests: f64,
+    /// Outages of all targets.
+    pub outages: u64,
+    /// Hash of everything the core said, and when.
+    pub trace_hash: String,
+    /// Promises that were not held.
+    pub violations: Vec<Broken>,
+}
+
+/// A promise that was not held.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Broken {
+    /// Seconds since the begin of the run.
+    pub at_s: f64,
+    /// Which.
+    pub rule: String,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Broken {
+    /// From what a checker found.
+    #[must_use]
+    pub fn of(violation: &Violation) -> Broken {
+        Broken {
+            at_s: units::ms(violation.at.since(units::Ts::ZERO)) / 1e3,
+            rule: violation.rule.to_owned(),
+            what: violation.what.clone(),
+        }
+    }
+}
+
+impl Summary {
+    /// What one run comes to.
+    #[must_use]
+    pub fn of(seed: u64, ran: &Ran) -> Summary {
+        let f = &ran.figures;
+        let enough = f.requests >= LEAST_REQUESTS;
+        let share = |part: f64| (enough && f.weight_s > 0.0).then(|| part / f.weight_s);
+        let availability = f.availability().filter(|_| enough);
+        let ceiling = f.ceiling();
+        let recovered = f.recovery.times.n() >= LEAST_OUTAGES;
+        let recovery = |p: f64| f.recovery.times.percentile(p).filter(|_| recovered).map(|ms| ms / 1e3);
+        let channel = |n: usize| Single {
+            target: f.targets[n].name.clone(),
+            availability: f.targets[n].alone().filter(|_| enough),
+            up: (f.span_s > 0.0).then(|| f.targets[n].up_s / f.span_s),
+        };
+        let outages = f.outages();
+        Summary {
+            seed,
+            days: f.span_s / 86_400.0,
+            single: channel(f.single),
+            channels: (0..f.targets.len()).map(channel).collect(),
+            policy: OfPolicy {
+                availability,
+                ceiling,
+                loss: availability.zip(ceiling).map(|(a, c)| c - a),
+                recovery_p50_s: recovery(0.5),
+                recovery_p95_s: recovery(0.95),
+                recovery_n: f.recovery.times.n(),
+                not_recovered: f.recovery.not_recovered,
+                no_stand_in: f.recovery.no_stand_in,
+                dials_per_request: f.dials_per_request(),
+                wasted_dials_per_outage: (outages > 0).then(|| f.wasted as f64 / outages as f64),
+                probes: f.probes,
+                handoffs: share(f.handoff_s),
+                refused: share(f.refused_s),
+                broken: share(f.broken_s),
+                switches_per_minute_max: f.switches_per_minute_max,
+                failure_wait_mean_s: f.failure_wait.mean().map(|ms| ms / 1e3),
+                failure_wait_p95_s: f.failure_wait.percentile(0.95).map(|ms| ms / 1e3),
+                useful_text_p95_s: f.useful_text.percentile(0.95).map(|ms| ms / 1e3),
+            },
+            requests: f.requests,
+            real_requests: f.real_requests(),
+            outages,
+            trace_hash: format!("{:016x}", ran.trace_hash),
+            violations: ran.violations.iter().map(Broken::of).collect(),
+        }
+    }
+}
+
+/// Everything that is told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Scenario or file.
+    pub scenario: String,
+    /// Version of the policy.
+    pub policy_version: String,
+    /// Median over seeds.
+    pub single: Single,
+    /// Median over seeds.
+    pub policy: OfPolicy,
+    /// The ceiling worked out by hand from what was asked for, where it can be.
+    pub ceiling_by_hand: Option<f64>,
+    /// Simulated requests per second of wall clock, with checkers if they were on.
+    pub requests_per_s: Option<f64>,
+    /// The checkers watched.
+    pub checks: bool,
+    /// Of one seed its hash; of several the hash over theirs.
+    pub trace_hash: String,
+    /// What was published of a production system like this, for comparison.
+    pub published: Option<Published>,
+    /// Variants, switched on and off on the same outages.
+    pub lessons: Vec<Lesson>,
+    /// What the emergency outcome costs.
+    pub cost: Option<super::cost::Bill>,
+    /// One per seed.
+    pub runs: Vec<Summary>,
+    /// What a reader must know to read the figures.
+    pub notes: Vec<String>,
+}
+
+/// Figures that somebody else published.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Published {
+    /// One channel.
+    pub single: f64,
+    /// Two channels.
+    pub policy: f64,
+    /// 95th percentile of recovery, in seconds.
+    pub recovery_p95_s: f64,
+}
+
+/// What the text on dual-channel isolation reports of its production: 97.0 % with one channel, 99.81 % with two, failover p95
+/// 8 s.
+pub const PUBLISHED: Published = Published { single: 0.97, policy: 0.9981, recovery_p95_s: 8.0 };
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    match n {
+        0 => None,
+        _ if n % 2 == 1 => values.get(n / 2).copied(),
+        _ => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
+    }
+}
+
+impl Report {
+    /// A report over these seeds.
+    #[must_use]
+    pub fn of(scenario: &str, policy_version: &str, checks: bool, runs: Vec<Summary>) -> Report {
+        let of = |value: &dyn Fn(&Summary) -> Option<f64>| {
+            let values: Vec<Option<f64>> = runs.iter().map(value).collect();
+            // A seed that says nothing is not left out of a median: the median says nothing then.
+            if values.iter().any(Option::is_none) { None } else { median(values.into_iter().flatten().collect()) }
+        };
+        let policy = OfPolicy {
+            availability: of(&|s| s.policy.availability),
+            ceiling: of(&|s| s.policy.ceiling),
+            loss: of(&|s| s.policy.loss),
+            recovery_p50_s: of(&|s| s.policy.recovery_p50_s),
+            recovery_p95_s: of(&|s| s.policy.recovery_p95_s),
+            recovery_n: runs.iter().map(|s| s.policy.recovery_n).sum(),
+            not_recovered: runs.iter().map(|s| s.policy.not_recovered).sum(),
+            no_stand_in: runs.iter().map(|s| s.policy.no_stand_in).sum(),
+            dials_per_request: of(&|s| s.policy.dials_per_request),
+            wasted_dials_per_outage: of(&|s| s.policy.wasted_dials_per_outage),
+            probes: runs.iter().map(|s| s.policy.probes).sum(),
+            handoffs: of(&|s| s.policy.handoffs),
+            refused: of(&|s| s.policy.refused),
+            broken: of(&|s| s.policy.broken),
+            switches_per_minute_max: runs.iter().map(|s| s.policy.switches_per_minute_max).max().unwrap_or(0),
+            failure_wait_mean_s: of(&|s| s.policy.failure_wait_mean_s),
+            failure_wait_p95_s: of(&|s| s.policy.failure_wait_p95_s),
+            useful_text_p95_s: of(&|s| s.policy.useful_text_p95_s),
+        };
+        let single = Single {
+            target: runs.first().map(|s| s.single.target.clone()).unwrap_or_default(),
+            availability: of(&|s| s.single.availability),
+            up: of(&|s| s.single.up),
+        };
+        let trace_hash = match runs.as_slice() {
+            [one] => one.trace_hash.clone(),
+            several => several.iter().fold(String::new(), |hash, run| {
+                let seed = u64::from_str_radix(hash.get(..16).unwrap_or("0"), 16).unwrap_or(0);
+                let own = u64::from_str_radix(&run.trace_hash, 16).unwrap_or(0);
+                format!("{:016x}", units::Rng::new(seed.rotate_left(1) ^ own).next_u64())
+            }),
+        };
+        Report {
+            format: FORMAT,
+            scenario: scenario.to_owned(),
+            policy_version: units::printable(policy_version, 100),
+            single,
+            policy,
+            checks,
+            trace_hash,
+            runs,
+            ..Report::default()
+        }
+    }
+
+    /// Violations of all seeds.
+    #[must_use]
+    pub fn violations(&self) -> usize {
+        self.runs.iter().map(|r| r.violations.len()).sum()
+    }
+
+    /// True if the sample is too small for its main figure.
+    #[must_use]
+    pub fn inconclusive(&self) -> bool {
+        self.policy.availability.is_none()
+    }
+
+    /// As JSON, with a line end.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Rows of the main table: what, one channel, the policy, published.
+    #[must_use]
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let p = &self.policy;
+        let published = |value: Option<String>| value.unwrap_or_default();
+        let at = self.published;
+        let days = self.runs.first().map_or(0.0, |r| r.days);
+        let down = |a: Option<f64>| a.map_or("inconclusive".to_owned(), |a| {
+            format!("{:.2} h", (1.0 - a) * days * 24.0 / (days / 30.4375).max(1e-9))
+        });
+        vec![
+            vec![
+                "availability".into(),
+                percent(self.single.availability),
+                percent(p.availability),
+                published(at.map(|x| format!("{} -> {}", percent(Some(x.single)), percent(Some(x.policy))))),
+            ],
+            vec![
+                "downtime a month".into(),
+                down(self.single.availability),
+                down(p.availability),
+                published(at.map(|_| "21 h -> 1.4 h".to_owned())),
+            ],
+            vec!["ceiling (somebody legal is up)".into(), percent(self.single.up), percent(p.ceiling), String::new()],
+            vec!["loss against the ceiling".into(), String::new(), points(p.loss), String::new()],
+            vec![
+                "recovery p50".into(),
+                String::new(),
+                seconds(p.recovery_p50_s, p.recovery_n),
+                String::new(),
+            ],
+            vec![
+                "recovery p95".into(),
+                String::new(),
+                seconds(p.recovery_p95_s, p.recovery_n),
+                published(at.map(|x| format!("{} s", x.recovery_p95_s))),
+            ],
+        ]
+    }
+
+    /// The lines below the main table.
+    #[must_use]
+    pub fn details(&self) -> String {
+        let p = &self.policy;
+        let mut out = String::new();
+        let mut line = |text: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{text}");
+        };
+        line(format!(
+            "bad ends: broken streams {}, refused {}, handed to people {}",
+            percent3(p.broken),
+            percent3(p.refused),
+            percent3(p.handoffs)
+        ));
+        line(format!(
+            "dials per request {}, dials to a dead target {} per outage, probes {}, first choice changed at most {} times a minute",
+            number(p.dials_per_request, 4),
+            number(p.wasted_dials_per_outage, 1),
+            p.probes,
+            p.switches_per_minute_max
+        ));
+        line(format!(
+            "outages: {} with a live stand-in recovered, {} did not; {} had no stand-in",
+            p.recovery_n, p.not_recovered, p.no_stand_in
+        ));
+        line(format!(
+            "useful text p95 {} s; requests that met a failure waited {} s on average, p95 {} s",
+            number(p.useful_text_p95_s, 2),
+            number(p.failure_wait_mean_s, 2),
+            number(p.failure_wait_p95_s, 2)
+        ));
+        for note in &self.notes {
+            line(format!("note: {note}"));
+        }
+        out
+    }
+}
+
+/// A share as percent with two decimals, or that it is inconclusive.
+#[must_use]
+pub fn percent(share: Option<f64>) -> String {
+    share.map_or("inconclusive".to_owned(), |s| format!("{:.2} %", s * 100.0))
+}
+
+fn percent3(share: Option<f64>) -> String {
+    share.map_or("inconclusive".to_owned(), |s| format!("{:.4} %", s * 100.0))
+}
+
+fn points(share: Option<f64>) -> String {
+    share.map_or("inconclusive".to_owned(), |s| format!("{:.4} points", s * 100.0))
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |v| format!("{v:.digits$}"))
+}
+
+fn seconds(value: Option<f64>, n: u64) -> String {
+    value.map_or(format!("inconclusive (n = {n})"), |v| format!("{v:.2} s (n = {n})"))
+}

@@ -1,0 +1,110 @@
+//! `llmfo simulate` as its user meets it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    command.current_dir(dir).arg("simulate").args(args).env_remove("LLMFO_POLICY").env_remove("NO_COLOR");
+    command.output().unwrap()
+}
+
+fn out(o: &Output) -> String {
+    String::from_utf8(o.stdout.clone()).unwrap()
+}
+
+fn err(o: &Output) -> String {
+    String::from_utf8(o.stderr.clone()).unwrap()
+}
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// April has 30 days: 720 h. x is down for 36 h of them (5 %), y for 7.2 h (1 %), of which 3.6 h (0.5 %) together with x.
+const HISTORY: &str = "target,from,to,impact\n\
+    x,2024-04-01T00:00:00Z,2024-04-01T00:00:00Z,none\n\
+    x,2024-04-10T00:00:00Z,2024-04-11T00:00:00Z,minor\n\
+    x,2024-04-10T20:00:00Z,2024-04-11T12:00:00Z,major\n\
+    y,2024-04-11T08:24:00Z,2024-04-11T15:36:00Z,minor\n\
+    y,2024-04-20T00:00:00Z,2024-04-20T10:00:00Z,none\n";
+
+#[test]
+fn a_history_gives_the_shares_that_it_has() {
+    let dir = temp();
+    fs::write(dir.path().join("h.csv"), HISTORY).unwrap();
+    let args = ["dual-channel", "--trace", "h.csv", "--down", "minor", "--no-lessons", "--format", "json"];
+    let done = run(dir.path(), &args);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(err(&done).is_empty(), "no progress where nobody watches: {}", err(&done));
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let share = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"));
+    assert!((share("/policy/ceiling") - 0.995).abs() < 1e-6);
+    assert!((share("/single/up") - 0.95).abs() < 1e-6);
+    assert!((share("/single/availability") - 0.95).abs() < 1e-4);
+    assert!((share("/runs/0/channels/1/availability") - 0.99).abs() < 1e-4);
+    assert!((0.0..0.000_2).contains(&share("/policy/loss")));
+    assert!(share("/requests_per_s") > 0.0);
+    assert_eq!(json["policy"]["recovery_p95_s"], Value::Null, "two outages are no sample");
+    assert_eq!(json["trace_hash"].as_str().unwrap().len(), 16);
+
+    let again: Value = serde_json::from_slice(&run(dir.path(), &args).stdout).unwrap();
+    assert_eq!(again["trace_hash"], json["trace_hash"]);
+
+    // The other way round, y is the single channel.
+    let mapped = run(dir.path(), &[&args[..], &["--map", "y=channel-a"]].concat());
+    let mapped: Value = serde_json::from_slice(&mapped.stdout).unwrap();
+    assert!((mapped["single"]["up"].as_f64().unwrap() - 0.99).abs() < 1e-6);
+}
+
+#[test]
+fn what_is_wrong_with_a_history_has_its_exit_code() {
+    let dir = temp();
+    fs::write(dir.path().join("h.csv"), HISTORY).unwrap();
+    fs::write(dir.path().join("bad.csv"), HISTORY.replace("major", "awful")).unwrap();
+    let code = |args: &[&str]| {
+        let done = run(dir.path(), &[&["dual-channel"], args].concat());
+        (done.status.code().unwrap(), err(&done))
+    };
+    assert_eq!(code(&["--trace", "h.csv", "--down", "critical"]).0, 4);
+    assert_eq!(code(&["--trace", "nowhere.csv"]).0, 2);
+    let (exit, said) = code(&["--trace", "bad.csv"]);
+    assert!(exit == 2 && said.contains("line 4") && said.contains("awful"), "{said}");
+    let (exit, said) = code(&["--trace", "h.csv", "--map", "x=chanel-a"]);
+    assert!(exit == 2 && said.contains("did you mean channel-a?"), "{said}");
+    let (exit, said) = code(&["--trace", "h.csv", "--map", "z=channel-a"]);
+    assert!(exit == 2 && said.contains("x, y"), "{said}");
+    let (exit, said) = code(&["--trace", "h.csv", "--map", "x=channel-b", "--map", "y=channel-b"]);
+    assert!(exit == 2 && said.contains("channel-b"), "{said}");
+    assert_eq!(code(&["--months", "0"]).0, 2);
+    assert_eq!(code(&["--channel-availability", "97"]).0, 2);
+}
+
+#[test]
+fn an_unknown_scenario_names_the_nearest() {
+    let done = run(temp().path(), &["dual-chanel"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(err(&done).contains("did you mean dual-channel?"), "{}", err(&done));
+    let list = run(temp().path(), &["--list"]);
+    assert!(out(&list).starts_with("dual-channel "), "{}", out(&list));
+}
+
+#[test]
+fn a_tiny_sample_says_so() {
+    let done = run(temp().path(), &["dual-channel", "--months", "0.001", "--no-lessons"]);
+    assert_eq!(done.status.code(), Some(5), "{}", out(&done));
+    assert!(out(&done).trim_end().ends_with("INCONCLUSIVE: the sample is too small"), "{}", out(&done));
+    assert!(out(&done).contains("inconclusive (n = 0)"));
+}
+
+#[test]
+fn a_months_run_is_told_in_words() {
+    let done = run(temp().path(), &["dual-channel", "--months", "1", "--seed", "3", "--no-lessons"]);
+    let text = out(&done);
+    assert_eq!(done.status.code(), Some(0), "{text}");
+    assert!(text.contains("99.81 %") && text.contains("ceiling by hand, from what was asked for: 99.9100 %"), "{text}");
+    assert!(text.trim_end().ends_with("PASS: every checked promise held"), "{text}");
+}
