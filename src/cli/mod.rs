@@ -5,6 +5,7 @@ pub mod drill;
 pub mod explain;
 pub mod lab;
 pub mod policy_file;
+pub mod policy_tests;
 pub mod serve;
 pub mod simulate;
 pub mod toxiproxy;

@@ -13,6 +13,7 @@ use crate::lint::{self, SecretState, World};
 use crate::policy::SecretRef;
 use crate::spec::drill::DrillFile;
 use crate::spec::policy::PolicyFile;
+use crate::spec::policy_tests::PolicyTestsFile;
 use crate::spec::schema;
 
 const EXAMPLES: &str = "\
@@ -21,6 +22,7 @@ Examples:
   llmfo validate policies/support.yaml --deny warnings
   llmfo validate --format json policies/support.yaml | jq '.diagnostics[].code'
   llmfo validate drills/region-outage.yaml       a drill file is known by its `rounds`
+  llmfo validate --tests policies/support.tests.yaml   who answers when what is down
   cat policy.yaml | llmfo validate -
 
 Exit codes: 0 no errors; 1 errors (or warnings with --deny warnings); 2 a file that cannot be read, or bad flags.
@@ -42,6 +44,9 @@ pub struct Args {
     /// The time to judge expiry by, instead of the clock.
     #[arg(long, value_name = "RFC3339")]
     pub now: Option<jiff::Timestamp>,
+    /// Run the tests of a policy: histories of its targets' health, and who must answer then.
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath, conflicts_with = "path")]
+    pub tests: Option<PathBuf>,
     /// Print the JSON Schema of a file type and nothing else.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub print_schema: Option<SchemaOf>,
@@ -77,6 +82,8 @@ pub enum SchemaOf {
     Policy,
     /// A drill.
     Drill,
+    /// Tests of a policy.
+    Tests,
 }
 
 impl SchemaOf {
@@ -84,6 +91,7 @@ impl SchemaOf {
         match self {
             SchemaOf::Policy => schema::text_of::<PolicyFile>(),
             SchemaOf::Drill => schema::text_of::<DrillFile>(),
+            SchemaOf::Tests => schema::text_of::<PolicyTestsFile>(),
         }
     }
 }
@@ -99,6 +107,9 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     }
     if args.write_schemas.is_some() || args.write_docs.is_some() {
         return write(args.write_schemas.as_deref(), args.write_docs.as_deref());
+    }
+    if let Some(tests) = &args.tests {
+        return super::policy_tests::run(global, tests, args.format);
     }
     let chosen = policy_file::choose(args.path)?;
     let content = policy_file::read(&chosen.path)?;
@@ -197,6 +208,7 @@ fn write(schemas: Option<&Path>, docs: Option<&Path>) -> Result<Exit> {
     if let Some(dir) = schemas {
         put(dir, "policy.schema.json", &SchemaOf::Policy.text())?;
         put(dir, "drill.schema.json", &SchemaOf::Drill.text())?;
+        put(dir, "policy-tests.schema.json", &SchemaOf::Tests.text())?;
     }
     if let Some(dir) = docs {
         let rules = lint::catalog::all();

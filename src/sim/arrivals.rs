@@ -70,7 +70,8 @@ pub(super) fn classes(policy: &Policy, load: &Load) -> Vec<Class> {
                 for (stream, stream_share) in [(true, 1.0 - load.whole), (false, load.whole)] {
                     let share = weight(route) / all / intents.len() as f64 * tools_share * stream_share;
                     if share > 0.0 {
-                        classes.push(Class { facts: facts(route.id, route.data, intent.clone(), tools, stream), share });
+                        classes
+                            .push(Class { facts: facts(route.id, route.data, intent.clone(), tools, stream), share });
                     }
                 }
             }
@@ -94,6 +95,8 @@ fn facts(route: RouteId, data: DataClass, intent: Option<String>, tools: bool, s
         max_output_tokens: None,
         task: "customer_reply".into(),
         expired: false,
+        open_conversation: false,
+        conversation: None,
     }
 }
 

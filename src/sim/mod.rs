@@ -12,6 +12,7 @@
 //! | [`figures`], [`recovery`] | what is counted |
 //! | [`scenario`], [`lessons`] | what ships: the scenario and its variants |
 //! | [`swarm`] | seeds that draw policies, worlds and outages |
+//! | [`policy_tests`] | whether a policy answers questions as its authors wrote |
 //! | [`cost`] | what the emergency outcome costs |
 //! | [`report`] | how it is told |
 //!
@@ -23,6 +24,7 @@ pub mod cost;
 pub mod figures;
 pub mod lessons;
 pub mod outages;
+pub mod policy_tests;
 pub mod recovery;
 pub mod report;
 mod ring;

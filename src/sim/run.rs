@@ -232,12 +232,7 @@ impl<'a, C: Core> Run<'a, C> {
     }
 
     /// Goes on until this time, or until `enough`. False: asked to stop.
-    fn until(
-        &mut self,
-        end: Ts,
-        tell: &mut dyn FnMut(Progress) -> bool,
-        enough: impl Fn(&Run<'a, C>) -> bool,
-    ) -> bool {
+    fn until(&mut self, end: Ts, tell: &mut dyn FnMut(Progress) -> bool, enough: impl Fn(&Run<'a, C>) -> bool) -> bool {
         while !enough(self) {
             let edge = self.world.next_edge();
             let event = self.heap.peek().map_or(Ts::FAR, |Reverse((at, ..))| *at);
@@ -535,8 +530,7 @@ impl<'a, C: Core> Run<'a, C> {
     fn dial(&mut self, attempt: AttemptId, request: Option<u64>, target: usize, stream: bool, idle: Duration) {
         let fate = self.world.dial(target, self.now, stream, self.open_at[target]);
         self.open_at[target] += 1;
-        let flight =
-            Flight { request, target, stream, fate, connected: false, committed: false, idle, plan: 0 };
+        let flight = Flight { request, target, stream, fate, connected: false, committed: false, idle, plan: 0 };
         self.flights.insert(attempt.0, flight);
         self.schedule(attempt.0);
     }

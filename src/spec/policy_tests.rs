@@ -104,7 +104,7 @@ pub struct Question {
 }
 
 /// How a target is in one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Word {
     /// It answers.
     Up,
@@ -156,7 +156,9 @@ pub fn series(text: &str) -> Result<Vec<Word>, String> {
                 .and_then(|n| n.parse::<u32>().ok())
                 .filter(|n| *n > 0)
                 .ok_or_else(|| format!("`{}` is no count such as x20", crate::units::printable(times, 40)))?,
-            (_, Some(more)) => return Err(format!("a comma is missing before `{}`", crate::units::printable(more, 40))),
+            (_, Some(more)) => {
+                return Err(format!("a comma is missing before `{}`", crate::units::printable(more, 40)));
+            }
         };
         if steps.len() + times as usize > MAX_STEPS as usize {
             return Err(format!("more than {MAX_STEPS} steps"));

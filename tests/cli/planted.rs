@@ -90,7 +90,10 @@ impl Shell {
                 *self.dials.entry(*request).or_default() += 1;
             }
             Output::Cancel { attempt } => {
-                if self.bug == Bug::ProbePlaceLeaked && !self.probes.contains_key(attempt) && !self.dialled.contains_key(attempt) {
+                if self.bug == Bug::ProbePlaceLeaked
+                    && !self.probes.contains_key(attempt)
+                    && !self.dialled.contains_key(attempt)
+                {
                     return;
                 }
                 if self.bug == Bug::ProbePlaceLeaked
@@ -112,7 +115,17 @@ impl Shell {
                 if self.dials.get(&request) == Some(&2) =>
             {
                 let target = self.abroad;
-                self.out.push_back(Output::Dial { request, attempt, target, limits, fresh, degraded });
+                self.out.push_back(Output::Dial {
+                        request,
+                        attempt,
+                        target,
+                        limits,
+                        fresh,
+                        degraded,
+                        hedge: false,
+                        max_output_tokens: None,
+                        withhold: llmfo::router::Withhold::Nothing,
+                    });
             }
             (Bug::AttemptAfterCommit, Output::Break { request, attempt, class }) => {
                 self.out.push_back(Output::Break { request, attempt, class });
@@ -123,7 +136,17 @@ impl Shell {
                     idle: Duration::from_secs(5),
                 };
                 let (attempt, target) = (AttemptId(self.next), TargetId(1));
-                self.out.push_back(Output::Dial { request, attempt, target, limits, fresh: true, degraded: false });
+                self.out.push_back(Output::Dial {
+                        request,
+                        attempt,
+                        target,
+                        limits,
+                        fresh: true,
+                        degraded: false,
+                        hedge: false,
+                        max_output_tokens: None,
+                        withhold: llmfo::router::Withhold::Nothing,
+                    });
             }
             (_, output) => self.out.push_back(output),
         }
@@ -173,12 +196,8 @@ fn policy() -> Arc<Policy> {
 /// A day with outages of all looks, and storms of 429s.
 fn world(policy: &Arc<Policy>) -> Setup {
     let id = |name: &str| usize::from(policy.target_named(name).unwrap().id.0);
-    let storms = RateStorms {
-        every: Duration::from_secs(7_200),
-        lasts: Duration::from_secs(120),
-        share: 1.0,
-        retry_after_s: 0,
-    };
+    let storms =
+        RateStorms { every: Duration::from_secs(7_200), lasts: Duration::from_secs(120), share: 1.0, retry_after_s: 0 };
     let own = |name| {
         let channel = Channel::new(0.9, Duration::from_secs(300), None).unwrap();
         Source { targets: vec![id(name)], kind: Kind::Channel(channel) }

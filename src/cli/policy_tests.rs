@@ -1,0 +1,178 @@
+//! `llmfo validate --tests FILE`: runs the tests of a policy.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Global;
+use super::policy_file::{self, Content};
+use super::validate::Format;
+use crate::diag::{Diagnostic, Report, quoted, render_human, render_json};
+use crate::error::{Expected, Result};
+use crate::exit::Exit;
+use crate::policy::Policy;
+use crate::sim::policy_tests::{Answer, Ready, run as run_test};
+use crate::spec::SpannedDoc;
+use crate::spec::policy_tests::{PolicyTest, PolicyTestsFile, moment_ms, read, series};
+use crate::units::printable;
+
+/// Words of `expect` that are no target.
+const NO_TARGET: [&str; 4] = ["handoff", "refused", "unavailable", "too_long"];
+
+/// Runs the tests of a file.
+///
+/// # Errors
+/// The file or its policy cannot be read.
+pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
+    let bytes = bytes_of(path)?;
+    let name = printable(&path.display().to_string(), 300);
+    let (file, mut found, doc) = read(&name, &bytes);
+    let mut report = Report::new();
+    let Some(file) = file else {
+        report.add(doc.into_source(), found);
+        return Ok(broken(global, format, &report));
+    };
+    let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
+    let loaded = policy_file::read(&policy_path)?.policy(&printable(&policy_path.display().to_string(), 300));
+    let Some(policy) = loaded.policy else {
+        report.add(loaded.doc.into_source(), loaded.diagnostics);
+        return Ok(broken(global, format, &report));
+    };
+    let policy = Arc::new(policy);
+    let mut ready = Vec::new();
+    for (n, test) in file.tests.iter().enumerate() {
+        match prepare(&policy, &doc, n, test) {
+            Ok(test) => ready.push(test),
+            Err(problems) => found.extend(problems),
+        }
+    }
+    if found.iter().any(Diagnostic::is_error) {
+        report.add(doc.into_source(), found);
+        return Ok(broken(global, format, &report));
+    }
+    let answers: Vec<(&PolicyTest, Vec<Answer>)> = ready.iter().map(|t| (t.test, run_test(&policy, t))).collect();
+    Ok(tell(global, format, &file, &answers))
+}
+
+fn bytes_of(path: &Path) -> Result<Vec<u8>> {
+    match policy_file::read(path)? {
+        Content::Bytes(bytes) => Ok(bytes),
+        Content::TooLong(_) => Err(Expected::usage(
+            format!("{} is longer than any file of tests", printable(&path.display().to_string(), 300)),
+            "at most 16 MiB are read",
+        )),
+    }
+}
+
+fn broken(global: &Global, format: Format, report: &Report) -> Exit {
+    match format {
+        Format::Human => global.term.out(&render_human(report, global.term.out_color, global.term.width)),
+        Format::Json => global.term.out(&render_json(report, false)),
+    }
+    Exit::Verdict
+}
+
+/// Looks names up and reads series and times.
+fn prepare<'a>(
+    policy: &Policy,
+    doc: &SpannedDoc,
+    n: usize,
+    test: &'a PolicyTest,
+) -> std::result::Result<Ready<'a>, Vec<Diagnostic>> {
+    let mut found = Vec::new();
+    let at = |tail: &str| format!("/tests/{n}{tail}");
+    let unknown = |pointer: &str, what: &str, name: &str, known: &mut dyn Iterator<Item = &str>| {
+        let known: Vec<&str> = known.collect();
+        let message = format!("no {what} is called {}", quoted(name));
+        let rule = &crate::spec::rules::UNKNOWN_WORD;
+        // A name that is a key is underlined itself, not what stands behind it.
+        let key = pointer.contains("/health/");
+        let said = if key { doc.at_key(rule, pointer, message) } else { doc.at(rule, pointer, message) };
+        match crate::spec::names::nearest(name, known.iter().copied()) {
+            Some(near) => said.nearest(near),
+            None => said.expected(format!("one of {}", known.join(", "))),
+        }
+    };
+    let route = policy.route_named(&test.route).cloned();
+    if route.is_none() {
+        found.push(unknown(&at("/route"), "route", &test.route, &mut policy.routes.iter().map(|r| r.name.as_str())));
+    }
+    let mut all = BTreeMap::new();
+    for (name, text) in test.health.iter().flat_map(|h| h.iter()) {
+        let pointer = at(&format!("/health/{}", crate::spec::document::escape(name)));
+        let target = policy.target_named(name);
+        if target.is_none() {
+            found.push(unknown(&pointer, "target", name, &mut policy.targets.iter().map(|t| t.name.as_str())));
+        }
+        match (series(text), target) {
+            (Ok(steps), Some(target)) => {
+                all.insert(target.id, steps);
+            }
+            (Ok(_), None) => {}
+            (Err(why), _) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &pointer, why)),
+        }
+    }
+    let mut at_ms = Vec::new();
+    for (q, question) in test.ask.iter().enumerate() {
+        match moment_ms(&question.at) {
+            Ok(ms) if ms <= 31 * 86_400_000 => at_ms.push(ms),
+            Ok(_) => {
+                let why = "more than 31 days after the beginning";
+                found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at(&format!("/ask/{q}/at")), why));
+            }
+            Err(why) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)),
+        }
+        let known = || policy.targets.iter().map(|t| t.name.as_str()).chain(NO_TARGET);
+        if !known().any(|name| name == question.expect) {
+            found.push(unknown(&at(&format!("/ask/{q}/expect")), "target", &question.expect, &mut known()));
+        }
+    }
+    if !(test.requests_per_s >= 0.0 && test.requests_per_s <= 1_000.0) {
+        let why = "between 0 and 1000 requests per second are played";
+        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why));
+    }
+    match route {
+        Some(route) if found.is_empty() => Ok(Ready { test, route, series: all, at_ms }),
+        _ => Err(found),
+    }
+}
+
+fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&PolicyTest, Vec<Answer>)]) -> Exit {
+    let all: usize = answers.iter().map(|(_, a)| a.len()).sum();
+    let held: usize = answers.iter().map(|(_, a)| a.iter().filter(|a| a.held).count()).sum();
+    match format {
+        Format::Json => {
+            let question = |test: &PolicyTest, a: &Answer| {
+                let asked = test.ask.get(a.question);
+                json!({
+                    "test": test.name, "at": asked.map(|q| &q.at), "held": a.held, "got": a.got, "reasons": a.reasons,
+                    "expect": asked.map(|q| &q.expect), "because": asked.and_then(|q| q.because.as_ref()),
+                })
+            };
+            let rows: Vec<Value> =
+                answers.iter().flat_map(|(test, a)| a.iter().map(move |a| question(test, a))).collect();
+            let whole = json!({ "format": 1, "policy": file.policy, "held": held, "asked": all, "questions": rows });
+            global.term.out(&format!("{whole:#}\n"));
+        }
+        Format::Human => {
+            for (test, answers) in answers {
+                for a in answers.iter().filter(|a| !a.held) {
+                    let Some(q) = test.ask.get(a.question) else { continue };
+                    let because = q.because.as_ref().map_or(String::new(), |b| format!(", because {b}"));
+                    global.term.out(&format!(
+                        "FAIL  {}\n      at {}: expected {}{because}\n      got {}; {}\n",
+                        printable(&test.name, 200),
+                        printable(&q.at, 40),
+                        printable(&q.expect, 100),
+                        printable(&a.got, 100),
+                        printable(&a.reasons.join("; "), 500),
+                    ));
+                }
+            }
+            global.term.out(&format!("{held} of {all} questions answered as expected\n"));
+        }
+    }
+    if held == all { Exit::Good } else { Exit::Verdict }
+}

@@ -1,0 +1,99 @@
+//! `llmfo validate --tests` as its user meets it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SUPPORT: &str = include_str!("fixtures/support.yaml");
+
+fn run(dir: &Path, tests: &str, more: &[&str]) -> Output {
+    std::fs::write(dir.join("support.yaml"), SUPPORT).unwrap();
+    std::fs::write(dir.join("t.yaml"), tests).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    command.current_dir(dir).args(["validate", "--tests", "t.yaml"]).args(more).env_remove("CLICOLOR_FORCE");
+    command.output().unwrap()
+}
+
+fn said(o: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
+}
+
+/// One test with this health and these questions.
+fn file(health: &str, ask: &str) -> String {
+    format!(
+        "format: 1\npolicy: support.yaml\ntests:\n  - name: n\n    route: support-chat\n    health:\n      {health}\n    ask: [{ask}]\n"
+    )
+}
+
+#[test]
+fn what_ships_holds() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    let o = command.current_dir(root).args(["validate", "--tests", "policies/support.tests.yaml"]).output().unwrap();
+    assert_eq!(o.status.code(), Some(0), "{}", said(&o));
+    assert!(said(&o).contains("10 of 10 questions"), "{}", said(&o));
+}
+
+#[test]
+fn a_wrong_expectation_fails_with_what_happened_instead() {
+    let dir = tempfile::tempdir().unwrap();
+    let tests = file("local-a: up x5, down x10", "{ at: 12m, intent: refund, expect: local-a }");
+    let o = run(dir.path(), &tests, &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+    for words in ["FAIL  n", "at 12m: expected local-a", "got local-b", "local-a: open", "0 of 1"] {
+        assert!(said(&o).contains(words), "{words}: {}", said(&o));
+    }
+    let o = run(dir.path(), &tests, &["--format", "json"]);
+    let v: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!((&v["asked"], &v["held"], &v["questions"][0]["got"]), (&1.into(), &0.into(), &"local-b".into()));
+}
+
+#[test]
+fn the_reason_is_part_of_the_expectation() {
+    let dir = tempfile::tempdir().unwrap();
+    for (because, code) in [("open", 0), ("\"local-a: open\"", 0), ("cooling", 1), ("\"local-b: open\"", 1)] {
+        let ask = format!("{{ at: 12m, expect: local-b, because: {because} }}");
+        let o = run(dir.path(), &file("local-a: up x5, down x10", &ask), &[]);
+        assert_eq!(o.status.code(), Some(code), "{because}: {}", said(&o));
+    }
+}
+
+#[test]
+fn every_word_does_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    for (word, reason) in [
+        ("down", "open"),
+        ("silent", "open"),
+        ("error", "open"),
+        ("cut", "open"),
+        ("limited", "cooling"),
+        ("unauthorized", "benched"),
+    ] {
+        let ask = format!("{{ at: 8m, expect: local-b, because: \"local-a: {reason}\" }}");
+        let o = run(dir.path(), &file(&format!("local-a: up x5, {word} x10"), &ask), &[]);
+        assert_eq!(o.status.code(), Some(0), "{word}: {}", said(&o));
+    }
+}
+
+#[test]
+fn mistakes_are_found_at_their_place_all_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let tests = file("local-x: up x5, dwn", "{ at: 5 minutes, expect: local-bb }");
+    let o = run(dir.path(), &tests, &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+    for words in ["local-x", "`dwn` is none of", "5 minutes", "local-bb", "t.yaml:7:7", "4 errors"] {
+        assert!(said(&o).contains(words), "{words}: {}", said(&o));
+    }
+    let o = run(dir.path(), "format: 1\npolicy: support.yaml\ntests: []\n", &[]);
+    assert_eq!(o.status.code(), Some(1), "no test is no silent green: {}", said(&o));
+}
+
+#[test]
+fn a_missing_policy_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let o =
+        run(dir.path(), &file("local-a: up", "{ at: 1m, expect: local-a }").replace("support.yaml", "no.yaml"), &[]);
+    assert_eq!(o.status.code(), Some(2), "{}", said(&o));
+    assert!(said(&o).contains("no.yaml"), "{}", said(&o));
+}
