@@ -310,12 +310,15 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
         return Err(Expected::usage(format!("{shown} is larger than {TRACE_MAX_BYTES} bytes"), hint));
     }
     let text = std::fs::read_to_string(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
-    let history = trace::read(&text)
-        .map_err(|e| Expected::usage(format!("{shown}, line {}: {}", e.line, e.what), hint))?;
+    let history =
+        trace::read(&text).map_err(|e| Expected::usage(format!("{shown}, line {}: {}", e.line, e.what), hint))?;
     let mut map = BTreeMap::new();
     for entry in &args.map {
         let Some((name, target)) = entry.split_once('=') else {
-            return Err(Expected::usage(format!("--map {} names no target", printable(entry, 60)), "write NAME=TARGET"));
+            return Err(Expected::usage(
+                format!("--map {} names no target", printable(entry, 60)),
+                "write NAME=TARGET",
+            ));
         };
         let Some(found) = policy.target_named(target) else {
             let known = policy.targets.iter().map(|t| t.name.as_str());
@@ -342,15 +345,16 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
     }
     let assigned = history.assign(policy, &map).map_err(|name| {
         Expected::usage(
-            format!("{shown} has {} names, the policy {} targets: none is left for {name}", history.names.len(), policy.targets.len()),
+            format!(
+                "{shown} has {} names, the policy {} targets: none is left for {name}",
+                history.names.len(),
+                policy.targets.len()
+            ),
             "leave lines out of the history, or name a policy with more targets",
         )
     })?;
     if assigned.iter().all(|(name, _)| history.merged(name, impact(args.down)).spans.is_empty()) {
-        return Err(Expected::nothing(
-            format!("{shown} has no outage of this impact or graver"),
-            "try --down minor",
-        ));
+        return Err(Expected::nothing(format!("{shown} has no outage of this impact or graver"), "try --down minor"));
     }
     Ok((history, assigned))
 }
@@ -384,10 +388,8 @@ fn setup_of(args: &Args, plan: &Plan, seed: u64) -> Setup {
 fn notes(plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((_, assigned)) = &plan.history {
-        let names: Vec<String> = assigned
-            .iter()
-            .map(|(name, target)| format!("{name} = {}", plan.policy.targets[*target].name))
-            .collect();
+        let names: Vec<String> =
+            assigned.iter().map(|(name, target)| format!("{name} = {}", plan.policy.targets[*target].name)).collect();
         notes.push(format!("the history stands for: {}", names.join(", ")));
         let without = plan.policy.targets.iter().filter(|t| !assigned.iter().any(|(_, n)| *n == usize::from(t.id.0)));
         let without: Vec<&str> = without.map(|t| t.name.as_str()).collect();
@@ -422,7 +424,8 @@ fn text(global: &Global, args: &Args, report: &Report) -> String {
     out += &table(head, &rows, &["one channel", "policy", "published"], global.term.width);
     out += "\n\n";
     if let Some(first) = report.runs.first() {
-        let alone = first.channels.iter().map(|c| format!("{} {} (up {})", c.target, percent(c.availability), percent(c.up)));
+        let alone =
+            first.channels.iter().map(|c| format!("{} {} (up {})", c.target, percent(c.availability), percent(c.up)));
         out += &format!("each channel alone: {}\n", alone.collect::<Vec<_>>().join(", "));
     }
     if let Some(ceiling) = report.ceiling_by_hand {

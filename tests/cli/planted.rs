@@ -116,16 +116,16 @@ impl Shell {
             {
                 let target = self.abroad;
                 self.out.push_back(Output::Dial {
-                        request,
-                        attempt,
-                        target,
-                        limits,
-                        fresh,
-                        degraded,
-                        hedge: false,
-                        max_output_tokens: None,
-                        withhold: llmfo::router::Withhold::Nothing,
-                    });
+                    request,
+                    attempt,
+                    target,
+                    limits,
+                    fresh,
+                    degraded,
+                    hedge: false,
+                    max_output_tokens: None,
+                    withhold: llmfo::router::Withhold::Nothing,
+                });
             }
             (Bug::AttemptAfterCommit, Output::Break { request, attempt, class }) => {
                 self.out.push_back(Output::Break { request, attempt, class });
@@ -137,16 +137,16 @@ impl Shell {
                 };
                 let (attempt, target) = (AttemptId(self.next), TargetId(1));
                 self.out.push_back(Output::Dial {
-                        request,
-                        attempt,
-                        target,
-                        limits,
-                        fresh: true,
-                        degraded: false,
-                        hedge: false,
-                        max_output_tokens: None,
-                        withhold: llmfo::router::Withhold::Nothing,
-                    });
+                    request,
+                    attempt,
+                    target,
+                    limits,
+                    fresh: true,
+                    degraded: false,
+                    hedge: false,
+                    max_output_tokens: None,
+                    withhold: llmfo::router::Withhold::Nothing,
+                });
             }
             (_, output) => self.out.push_back(output),
         }
