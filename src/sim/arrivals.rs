@@ -70,7 +70,8 @@ pub(super) fn classes(policy: &Policy, load: &Load) -> Vec<Class> {
                 for (stream, stream_share) in [(true, 1.0 - load.whole), (false, load.whole)] {
                     let share = weight(route) / all / intents.len() as f64 * tools_share * stream_share;
                     if share > 0.0 {
-                        classes.push(Class { facts: facts(route.id, route.data, intent.clone(), tools, stream), share });
+                        classes
+                            .push(Class { facts: facts(route.id, route.data, intent.clone(), tools, stream), share });
                     }
                 }
             }

@@ -165,12 +165,8 @@ fn dense(base: &Setup, span: Duration) -> Setup {
 fn fast_signal(base: &Setup) -> Pair {
     let mut with = dense(base, Duration::from_secs(6 * 3_600));
     // Slower, but inside every limit, and errors below the breaker's share: only health can see it.
-    let trouble = BrownOuts {
-        every: Duration::from_secs(1_200),
-        lasts: Duration::from_secs(240),
-        slower: 2.6,
-        errors: 0.15,
-    };
+    let trouble =
+        BrownOuts { every: Duration::from_secs(1_200), lasts: Duration::from_secs(240), slower: 2.6, errors: 0.15 };
     with.sources = vec![Source { targets: vec![0], kind: Kind::BrownOuts(trouble) }];
     let mut slow = (*with.policy).clone();
     slow.health.fast_window = slow.health.window;

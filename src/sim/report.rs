@@ -87,6 +87,8 @@ pub struct Summary {
     pub real_requests: f64,
     /// Outages of all targets.
     pub outages: u64,
+    /// Outages of the single channel.
+    pub single_outages: u64,
     /// Hash of everything the core said, and when.
     pub trace_hash: String,
     /// Promises that were not held.
@@ -161,6 +163,7 @@ impl Summary {
             requests: f.requests,
             real_requests: f.real_requests(),
             outages,
+            single_outages: f.targets[f.single].outages,
             trace_hash: format!("{:016x}", ran.trace_hash),
             violations: ran.violations.iter().map(Broken::of).collect(),
         }
@@ -305,9 +308,11 @@ impl Report {
         let published = |value: Option<String>| value.unwrap_or_default();
         let at = self.published;
         let days = self.runs.first().map_or(0.0, |r| r.days);
-        let down = |a: Option<f64>| a.map_or("inconclusive".to_owned(), |a| {
-            format!("{:.2} h", (1.0 - a) * days * 24.0 / (days / 30.4375).max(1e-9))
-        });
+        let down = |a: Option<f64>| {
+            a.map_or("inconclusive".to_owned(), |a| {
+                format!("{:.2} h", (1.0 - a) * days * 24.0 / (days / 30.4375).max(1e-9))
+            })
+        };
         vec![
             vec![
                 "availability".into(),
@@ -323,12 +328,7 @@ impl Report {
             ],
             vec!["ceiling (somebody legal is up)".into(), percent(self.single.up), percent(p.ceiling), String::new()],
             vec!["loss against the ceiling".into(), String::new(), points(p.loss), String::new()],
-            vec![
-                "recovery p50".into(),
-                String::new(),
-                seconds(p.recovery_p50_s, p.recovery_n),
-                String::new(),
-            ],
+            vec!["recovery p50".into(), String::new(), seconds(p.recovery_p50_s, p.recovery_n), String::new()],
             vec![
                 "recovery p95".into(),
                 String::new(),

@@ -79,12 +79,18 @@ impl<T> Ring<T> {
 
     /// What is open, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        (self.base..).zip(&self.items).filter_map(|(id, item)| Some((id, item.as_ref()?))).chain(self.far.iter().map(|(id, item)| (*id, item)))
+        (self.base..)
+            .zip(&self.items)
+            .filter_map(|(id, item)| Some((id, item.as_ref()?)))
+            .chain(self.far.iter().map(|(id, item)| (*id, item)))
     }
 
     /// What is open, in order, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
-        (self.base..).zip(&mut self.items).filter_map(|(id, item)| Some((id, item.as_mut()?))).chain(self.far.iter_mut().map(|(id, item)| (*id, item)))
+        (self.base..)
+            .zip(&mut self.items)
+            .filter_map(|(id, item)| Some((id, item.as_mut()?)))
+            .chain(self.far.iter_mut().map(|(id, item)| (*id, item)))
     }
 }
 

@@ -134,7 +134,8 @@ pub fn draw(seed: u64) -> (String, Option<Setup>) {
 
 fn policy_text(draw: &mut Draw) -> String {
     let targets = draw.between(1, 6);
-    let mut out = String::from("version: swarm\nserial: 1\nprompt_version: p1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n");
+    let mut out =
+        String::from("version: swarm\nserial: 1\nprompt_version: p1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n");
     for n in 0..targets {
         let place = draw.pick(&["kz", "kz", "eu", "us"]);
         let tier = draw.pick(&["standard", "standard", "standard", "economy"]);
@@ -224,7 +225,8 @@ fn route_text(draw: &mut Draw, n: u64, pools: u64, out: &mut String) {
     }
     if draw.chance(0.3) {
         let hold = draw.between(2, 30);
-        let _ = writeln!(out, "    ramp: {{ steps: [0.05, 0.25, 0.5, 1.0], hold_s: {hold}, step_back_error_rate: 0.1 }}");
+        let _ =
+            writeln!(out, "    ramp: {{ steps: [0.05, 0.25, 0.5, 1.0], hold_s: {hold}, step_back_error_rate: 0.1 }}");
     }
     if draw.chance(0.2) {
         let _ = writeln!(out, "    hedge: {{ after_ms: {} }}", draw.between(300, 1_500));

@@ -88,9 +88,8 @@ fn the_weights_are_the_time_simulated() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    let setup = |seed| {
-        scenario::channels(&dual(), &Options { seed, span: Duration::from_secs(200_000), ..Options::default() })
-    };
+    let setup =
+        |seed| scenario::channels(&dual(), &Options { seed, span: Duration::from_secs(200_000), ..Options::default() });
     let (a, b) = (ran(&setup(5)), ran(&setup(5)));
     assert_eq!((a.trace_hash, a.steps), (b.trace_hash, b.steps));
     assert_eq!(a.figures, b.figures);
@@ -140,9 +139,8 @@ fn a_dead_target_is_left_alone_and_gets_its_traffic_back() {
     assert_eq!(ran.figures.wasted as usize, dead, "and that is what is reported");
     // Cooldowns 5, 10, 20, 40 s, each shortened by up to a fifth, with a silent probe of 2 s after each: the one that runs at
     // 660 s is of 40 s or less. Then two probes of about 3 s.
-    let back = spy.log.iter().find(|(at, o)| {
-        *at >= Ts::from_s(660) && matches!(o, Output::Dial { target: TargetId(0), .. })
-    });
+    let back =
+        spy.log.iter().find(|(at, o)| *at >= Ts::from_s(660) && matches!(o, Output::Dial { target: TargetId(0), .. }));
     let back = back.unwrap().0.since(Ts::from_s(660));
     assert!(back <= Duration::from_secs(40 + 2 * 5 + 1), "{back:?}");
     assert!((5..=8).contains(&probes), "{probes} probes");
@@ -165,7 +163,9 @@ fn flapping_switches_no_more_often_than_cooldowns_allow() {
 
 #[test]
 fn thin_arrivals_tell_what_dense_ones_tell() {
-    let sources = || vec![listed(0, vec![outage(3_000, 4_000, Look::Silence)]), listed(1, vec![outage(3_500, 4_200, Look::Reset)])];
+    let sources = || {
+        vec![listed(0, vec![outage(3_000, 4_000, Look::Silence)]), listed(1, vec![outage(3_500, 4_200, Look::Reset)])]
+    };
     let thin = ran(&with(sources(), 10_000));
     let mut setup = with(sources(), 10_000);
     setup.load.thin = Duration::ZERO;

@@ -78,10 +78,7 @@ pub fn recovery_bound(policy: &Policy) -> Duration {
     let probe = policy.routes.iter().map(|r| r.deadline).max().unwrap_or_default();
     let breaker = policy.breaker;
     let health = policy.health.window + policy.health.probe_every * breaker.half_open_successes.max(1);
-    breaker.max_cooldown.max(BENCH)
-        + probe * (breaker.half_open_successes.max(1) + 1)
-        + health
-        + Duration::from_secs(5)
+    breaker.max_cooldown.max(BENCH) + probe * (breaker.half_open_successes.max(1) + 1) + health + Duration::from_secs(5)
 }
 
 /// Everybody serves: every route is back at its first choice after at most this.
@@ -286,7 +283,8 @@ impl Checker {
                     self.violated(now, "one probe at a time", format!("a second probe of {}", self.name(*target)));
                 }
                 self.probing[at] += 1;
-                self.dials.insert(attempt.0, Dial { target: *target, request: None, shown: false, whole: false, began: now });
+                self.dials
+                    .insert(attempt.0, Dial { target: *target, request: None, shown: false, whole: false, began: now });
             }
             Output::Cancel { attempt } => match self.end(attempt.0) {
                 // Of a limit that ran out; the loser of a hedge counts here too, which only makes the bound looser.
@@ -469,9 +467,10 @@ impl Checker {
             self.violated(now, "alarms lie ahead", "an alarm in the past is left".to_owned());
         }
         let routes = &self.policy.routes;
-        let above = self.waiting.iter().find(|(route, waiting)| {
-            **waiting > routes[usize::from(**route)].queue.map_or(0, |q| q.max_depth)
-        });
+        let above = self
+            .waiting
+            .iter()
+            .find(|(route, waiting)| **waiting > routes[usize::from(**route)].queue.map_or(0, |q| q.max_depth));
         if let Some((route, waiting)) = above {
             let what = format!("{waiting} requests wait on route {}", routes[usize::from(*route)].name);
             self.violated(now, "queue bounds", what);

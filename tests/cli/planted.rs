@@ -90,7 +90,10 @@ impl Shell {
                 *self.dials.entry(*request).or_default() += 1;
             }
             Output::Cancel { attempt } => {
-                if self.bug == Bug::ProbePlaceLeaked && !self.probes.contains_key(attempt) && !self.dialled.contains_key(attempt) {
+                if self.bug == Bug::ProbePlaceLeaked
+                    && !self.probes.contains_key(attempt)
+                    && !self.dialled.contains_key(attempt)
+                {
                     return;
                 }
                 if self.bug == Bug::ProbePlaceLeaked
@@ -173,12 +176,8 @@ fn policy() -> Arc<Policy> {
 /// A day with outages of all looks, and storms of 429s.
 fn world(policy: &Arc<Policy>) -> Setup {
     let id = |name: &str| usize::from(policy.target_named(name).unwrap().id.0);
-    let storms = RateStorms {
-        every: Duration::from_secs(7_200),
-        lasts: Duration::from_secs(120),
-        share: 1.0,
-        retry_after_s: 0,
-    };
+    let storms =
+        RateStorms { every: Duration::from_secs(7_200), lasts: Duration::from_secs(120), share: 1.0, retry_after_s: 0 };
     let own = |name| {
         let channel = Channel::new(0.9, Duration::from_secs(300), None).unwrap();
         Source { targets: vec![id(name)], kind: Kind::Channel(channel) }
