@@ -37,6 +37,9 @@ assets![
 /// The policy of the embedded lab.
 pub static LAB_POLICY: &str = include_str!("../policies/lab.yaml");
 
+/// Unit prices for `llmfo simulate`, as an example.
+pub static PRICES: &str = include_str!("../examples/prices.yaml");
+
 /// The compiled-in file at this path.
 #[must_use]
 pub fn get(path: &str) -> Option<&'static Asset> {

@@ -87,6 +87,8 @@ pub struct Summary {
     pub real_requests: f64,
     /// Outages of all targets.
     pub outages: u64,
+    /// Outages of the single channel.
+    pub single_outages: u64,
     /// Hash of everything the core said, and when.
     pub trace_hash: String,
     /// Promises that were not held.
@@ -161,6 +163,7 @@ impl Summary {
             requests: f.requests,
             real_requests: f.real_requests(),
             outages,
+            single_outages: f.targets[f.single].outages,
             trace_hash: format!("{:016x}", ran.trace_hash),
             violations: ran.violations.iter().map(Broken::of).collect(),
         }

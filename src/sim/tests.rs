@@ -176,3 +176,37 @@ fn thin_arrivals_tell_what_dense_ones_tell() {
     assert!((a - b).abs() < 0.001, "{a} {b}");
     assert!((b - 0.95).abs() < 0.002, "{b}");
 }
+
+/// Seeds that once looked like broken promises, each for a reason of its own in the checkers.
+mod seeds {
+    use super::ran;
+    use crate::sim::swarm;
+
+    #[track_caller]
+    fn holds(seed: u64) {
+        let (text, setup) = swarm::draw(seed);
+        let ran = ran(&setup.unwrap_or_else(|| panic!("refused:\n{text}")));
+        assert!(ran.figures.requests > 0);
+    }
+
+    #[test]
+    fn a_quota_that_bites_after_healing_is_no_broken_promise() {
+        holds(11);
+    }
+
+    #[test]
+    fn the_first_choice_lies_in_a_tier_that_is_open_to_the_request() {
+        holds(37);
+    }
+
+    #[test]
+    fn a_rate_limit_does_not_reset_the_count_of_faults() {
+        holds(59);
+    }
+
+    #[test]
+    fn an_answer_begun_before_the_trip_does_not_reset_it_either() {
+        holds(121);
+        holds(229);
+    }
+}

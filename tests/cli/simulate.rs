@@ -108,3 +108,61 @@ fn a_months_run_is_told_in_words() {
     assert!(text.contains("99.81 %") && text.contains("ceiling by hand, from what was asked for: 99.9100 %"), "{text}");
     assert!(text.trim_end().ends_with("PASS: every checked promise held"), "{text}");
 }
+
+#[test]
+fn the_bill_takes_prices_from_a_file() {
+    let dir = temp();
+    let prices = include_str!("../../examples/prices.yaml");
+    fs::write(dir.path().join("p.yaml"), prices.replace("state_copy: 40.0", "state_copy: 77.0")).unwrap();
+    fs::write(dir.path().join("bad.yaml"), prices.replace("state_copy", "state_copies")).unwrap();
+    let args = ["dual-channel", "--months", "1", "--no-lessons", "--format", "json", "--prices"];
+    let done = run(dir.path(), &[&args[..], &["p.yaml"]].concat());
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let lines = json["cost"]["lines"].as_array().unwrap();
+    let copies = lines.iter().find(|l| l["item"] == "further copies of state").unwrap();
+    assert_eq!((copies["single"].as_f64(), copies["policy"].as_f64()), (Some(0.0), Some(77.0)));
+    let done = run(dir.path(), &[&args[..], &["bad.yaml"]].concat());
+    assert_eq!(done.status.code(), Some(2));
+    assert!(err(&done).contains("state_copies"), "{}", err(&done));
+}
+
+#[test]
+fn a_policy_of_ones_own_is_tried() {
+    let dir = temp();
+    fs::write(dir.path().join("six.yaml"), include_str!("fixtures/six-targets.yaml")).unwrap();
+    let done = run(dir.path(), &["--policy", "six.yaml", "--months", "0.2", "--format", "json"]);
+    assert_eq!(done.status.code(), Some(0), "{}{}", out(&done), err(&done));
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&json["scenario"], &json["published"]), (&Value::from("six.yaml"), &Value::Null));
+    assert_eq!(json["runs"][0]["channels"].as_array().unwrap().len(), 6);
+    assert!(json["lessons"].as_array().unwrap().is_empty(), "lessons belong to dual-channel");
+    let none = run(dir.path(), &[]);
+    assert_eq!(none.status.code(), Some(2), "neither a scenario nor a policy");
+}
+
+#[test]
+fn a_swarm_is_clean_and_ctrl_c_ends_it() {
+    use std::process::Stdio;
+
+    let done = run(temp().path(), &["--swarm", "3", "--seed", "500"]);
+    assert_eq!(done.status.code(), Some(0), "{}", out(&done));
+    assert!(out(&done).contains("3 seeds, ") && out(&done).trim_end().ends_with("every checked promise held"));
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    command.args(["simulate", "--swarm", "10000000"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // It catches signals before it begins; the status file of the process says when.
+    let caught = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).map(str::trim).unwrap_or("0").to_owned();
+        u64::from_str_radix(&mask, 16).unwrap_or(0) & 2 != 0
+    };
+    let began = std::time::Instant::now();
+    while !caught() {
+        assert!(began.elapsed().as_secs() < 30, "it never listens");
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
