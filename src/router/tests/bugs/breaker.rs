@@ -7,7 +7,6 @@ use crate::router::classify::Class;
 use crate::router::decision::{Availability, Note, Outcome};
 use crate::router::testkit::*;
 use crate::router::*;
-use crate::units::Ts;
 
 use super::*;
 

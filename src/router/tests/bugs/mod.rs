@@ -4,14 +4,9 @@ mod breaker;
 mod routing;
 mod time;
 
-use std::time::Duration;
-
 use crate::policy::*;
-use crate::router::classify::Class;
-use crate::router::decision::{Availability, Note, Outcome};
 use crate::router::testkit::*;
 use crate::router::*;
-use crate::units::Ts;
 
 pub(super) fn two() -> Drive {
     Kit::new().target("a", |_| {}).target("b", |_| {}).route("r", &[&["a", "b"]], |_| {}).drive()

@@ -1,9 +1,6 @@
 //! Failures of rate limits, routing and resources that hit other tools, by their case id.
 
-use std::time::Duration;
-
 use crate::policy::*;
-use crate::router::classify::Class;
 use crate::router::decision::{Availability, Note, Outcome};
 use crate::router::testkit::*;
 use crate::router::*;

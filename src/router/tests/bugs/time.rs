@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use crate::policy::*;
-use crate::router::classify::Class;
-use crate::router::decision::{Availability, Note, Outcome};
+use crate::router::decision::Outcome;
 use crate::router::testkit::*;
 use crate::router::*;
-use crate::units::Ts;
 
 use super::*;
 
