@@ -311,10 +311,10 @@ impl Checker {
                     seen.replied = true;
                 }
             }
-            Output::Break { request, attempt, .. } => {
-                if self.seen.get(request.0).and_then(|s| s.delivered) != Some(attempt.0) {
-                    self.violated(now, "break what was delivered", format!("request {}", request.0));
-                }
+            Output::Break { request, attempt, .. }
+                if self.seen.get(request.0).and_then(|s| s.delivered) != Some(attempt.0) =>
+            {
+                self.violated(now, "break what was delivered", format!("request {}", request.0));
             }
             Output::Done { request, record } => self.done(now, request.0, record),
             Output::Note(Note::Availability { target, now: value, reason }) => {
