@@ -22,7 +22,7 @@ Examples:
   llmfo validate policies/support.yaml --deny warnings
   llmfo validate --format json policies/support.yaml | jq '.diagnostics[].code'
   llmfo validate drills/region-outage.yaml       a drill file is known by its `rounds`
-  llmfo validate --tests policies/support.tests.yaml   who answers when what is down
+  llmfo validate --tests policies/tests/support.yaml   who answers when what is down
   cat policy.yaml | llmfo validate -
 
 Exit codes: 0 no errors; 1 errors (or warnings with --deny warnings); 2 a file that cannot be read, or bad flags.

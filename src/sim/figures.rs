@@ -153,7 +153,7 @@ pub struct Figures {
     pub probes_wasted: u64,
     /// Times a target left or entered service.
     pub service_changes: u64,
-    /// Most changes of the first choice of a route within one minute.
+    /// Most times that targets left or entered service within one minute.
     pub switches_per_minute_max: usize,
     /// Wait of requests that met a failure, to their useful text or their refusal.
     pub failure_wait: Hist,
@@ -170,8 +170,6 @@ pub struct Figures {
     per_second: f64,
     legal: Vec<Arc<[usize]>>,
     shares: Vec<f64>,
-    routes: Vec<usize>,
-    last_choice: Vec<Option<usize>>,
     switches: VecDeque<Ts>,
     up: Vec<bool>,
     since: Ts,
@@ -217,8 +215,6 @@ impl Figures {
             ceiling_s: 0.0,
             per_second,
             shares: classes.iter().map(|c| c.share).collect(),
-            routes: classes.iter().map(|c| usize::from(c.facts.route.0)).collect(),
-            last_choice: vec![None; policy.routes.len()],
             switches: VecDeque::new(),
             up: vec![true; targets],
             since: Ts::ZERO,
@@ -303,16 +299,10 @@ impl Figures {
         self.probes_wasted += u64::from(dead);
     }
 
-    pub(super) fn service(&mut self, _now: Ts, _serves: bool) {
+    /// A target left service, or came back.
+    pub(super) fn service(&mut self, now: Ts, _serves: bool) {
         self.service_changes += 1;
-    }
-
-    /// The first dial of a request went there.
-    pub(super) fn switched(&mut self, now: Ts, class: usize, target: usize) {
-        let last = &mut self.last_choice[self.routes[class]];
-        if last.replace(target).is_some_and(|last| last != target) {
-            self.switches.push_back(now);
-        }
+        self.switches.push_back(now);
         while self.switches.front().is_some_and(|at| now.since(*at) > Duration::from_secs(60)) {
             self.switches.pop_front();
         }

@@ -354,7 +354,7 @@ impl Report {
             percent3(p.handoffs)
         ));
         line(format!(
-            "dials per request {}, dials to a dead target {} per outage, probes {}, first choice changed at most {} times a minute",
+            "dials per request {}, dials to a dead target {} per outage, probes {}, targets left or entered service at most {} times a minute",
             number(p.dials_per_request, 4),
             number(p.wasted_dials_per_outage, 1),
             p.probes,

@@ -200,6 +200,17 @@ mod seeds {
     }
 
     #[test]
+    fn without_failover_the_first_target_that_data_and_intent_allow_is_the_one() {
+        holds(1_696);
+        holds(1_865);
+    }
+
+    #[test]
+    fn a_tier_that_the_deadline_has_no_room_for_is_no_first_choice() {
+        holds(1_390);
+    }
+
+    #[test]
     fn a_rate_limit_does_not_reset_the_count_of_faults() {
         holds(59);
     }

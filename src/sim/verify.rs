@@ -49,17 +49,19 @@ pub fn may(policy: &Policy, facts: &Facts, target: TargetId) -> bool {
         Some(required) => !t.residency.is_empty() && t.residency.iter().all(|place| required.contains(place)),
     };
     let first = route.tiers.first().and_then(|tier| tier.targets.first());
-    let same_class = first.is_none_or(|first| policy.target(*first).tier == t.tier);
+    let same_class = |t: &crate::policy::Target| first.is_none_or(|first| policy.target(*first).tier == t.tier);
+    let lawful = |t: &crate::policy::Target| legal(t) && (route.degrade || same_class(t));
+    let open_tiers = || route.tiers.iter().filter(|tier| open(route, tier, facts));
+    // Without failover only the first that law, data, intent and quality allow is ever tried.
+    let mut in_order = open_tiers().flat_map(|tier| &tier.targets);
+    let first_lawful = in_order.find(|id| lawful(policy.target(**id)));
     let need = facts.body_bytes / 3 + facts.max_output_tokens.unwrap_or(0);
-    let mut in_order = route.tiers.iter().flat_map(|tier| &tier.targets);
-    let first_legal = in_order.find(|id| legal(policy.target(**id)));
-    legal(t)
-        && route.tiers.iter().any(|tier| tier.targets.contains(&target) && open(route, tier, facts))
-        && (route.degrade || same_class)
+    lawful(t)
+        && open_tiers().any(|tier| tier.targets.contains(&target))
         && (!facts.tools || t.capabilities.tools)
         && (!facts.vision || t.capabilities.vision)
         && t.capabilities.context_tokens.is_none_or(|window| need <= window)
-        && (route.no_failover.is_none() || first_legal == Some(&target))
+        && (route.no_failover.is_none() || first_lawful == Some(&target))
 }
 
 /// A ramp is over after this.
@@ -309,10 +311,10 @@ impl Checker {
                     seen.replied = true;
                 }
             }
-            Output::Break { request, attempt, .. } => {
-                if self.seen.get(request.0).and_then(|s| s.delivered) != Some(attempt.0) {
-                    self.violated(now, "break what was delivered", format!("request {}", request.0));
-                }
+            Output::Break { request, attempt, .. }
+                if self.seen.get(request.0).and_then(|s| s.delivered) != Some(attempt.0) =>
+            {
+                self.violated(now, "break what was delivered", format!("request {}", request.0));
             }
             Output::Done { request, record } => self.done(now, request.0, record),
             Output::Note(Note::Availability { target, now: value, reason }) => {
@@ -372,7 +374,14 @@ impl Checker {
     fn first_choice(&mut self, now: Ts, id: u64, class: usize, route: &Route, target: TargetId) {
         let may = |t: &&TargetId| self.may[class][usize::from(t.0)];
         let facts = &self.facts[class];
-        let open = |tier: &&Tier| open(route, tier, facts) && tier.targets.iter().any(|t| may(&t));
+        // A dial begins only if half of its own limit is left: a tier whose limit the deadline has no room for is passed over.
+        let budget = route.deadline.saturating_sub(route.reserve);
+        let limit = |tier: &Tier| match tier.answer_timeout {
+            Some(answer) if !facts.stream => answer,
+            _ => tier.first_token_timeout,
+        };
+        let fits = |tier: &Tier| limit(tier) / 2 <= budget;
+        let open = |tier: &&Tier| open(route, tier, facts) && fits(tier) && tier.targets.iter().any(|t| may(&t));
         let Some(tier) = route.tiers.iter().find(open) else { return };
         let right = match tier.select {
             Select::Priority => tier.targets.iter().find(may) == Some(&target),

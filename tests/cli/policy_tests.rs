@@ -30,7 +30,7 @@ fn file(health: &str, ask: &str) -> String {
 fn what_ships_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
-    let o = command.current_dir(root).args(["validate", "--tests", "policies/support.tests.yaml"]).output().unwrap();
+    let o = command.current_dir(root).args(["validate", "--tests", "policies/tests/support.yaml"]).output().unwrap();
     assert_eq!(o.status.code(), Some(0), "{}", said(&o));
     assert!(said(&o).contains("10 of 10 questions"), "{}", said(&o));
 }

@@ -129,8 +129,10 @@ fn the_bill_takes_prices_from_a_file() {
 #[test]
 fn a_policy_of_ones_own_is_tried() {
     let dir = temp();
-    fs::write(dir.path().join("six.yaml"), include_str!("fixtures/six-targets.yaml")).unwrap();
-    let done = run(dir.path(), &["--policy", "six.yaml", "--months", "0.2", "--format", "json"]);
+    // A third of the load: as it stands, the first target is crowded all the time.
+    let policy = include_str!("fixtures/six-targets.yaml").replace("requests_per_s: 12", "requests_per_s: 4");
+    fs::write(dir.path().join("six.yaml"), policy).unwrap();
+    let done = run(dir.path(), &["--policy", "six.yaml", "--months", "0.1", "--format", "json"]);
     assert_eq!(done.status.code(), Some(0), "{}{}", out(&done), err(&done));
     let json: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((&json["scenario"], &json["published"]), (&Value::from("six.yaml"), &Value::Null));

@@ -379,6 +379,9 @@ fn shipped_policies_have_no_errors() {
     for folder in ["policies", "drills"] {
         for entry in fs::read_dir(root.join(folder)).into_iter().flatten() {
             let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
             let o = run(root, &["validate", path.to_str().unwrap(), "--now", NOW]);
             assert_eq!(o.status.code(), Some(0), "{}", out(&o));
         }

@@ -36,12 +36,9 @@ impl<C: Core> Run<'_, C> {
                     asked.degraded = degraded;
                     asked.first.get_or_insert(target);
                     let class = asked.coming.class;
-                    let (first, weight) = (asked.dials == 1, asked.coming.weight_s);
+                    let weight = asked.coming.weight_s;
                     self.figures.dial(target, weight, dead);
                     let stream = self.classes[class].facts.stream;
-                    if first {
-                        self.figures.switched(self.now, class, target);
-                    }
                     self.dial(attempt, Some(request.0), target, stream, limits.idle);
                 }
             }

@@ -265,7 +265,7 @@ impl<'a, C: Core> Run<'a, C> {
             } else {
                 self.arrive();
             }
-            if self.steps % TELL_EVERY == 0 {
+            if self.steps.is_multiple_of(TELL_EVERY) {
                 let share = self.now.since(Ts::ZERO).as_secs_f64() / self.setup.span.as_secs_f64().max(1e-9);
                 if !tell(Progress { share: share.min(1.0), requests: self.next_request - 1 }) {
                     return false;
