@@ -23,7 +23,7 @@ pub(super) fn sort<T>(
         Select::Latency => {
             // Whoever has shown too little goes first, as written: it is measured by being used.
             let key = |t: &Target| board.latency(t.id).unwrap_or_default();
-            fits.sort_by(|a, b| key(target(a)).cmp(&key(target(b))));
+            fits.sort_by_key(|fit| key(target(fit)));
         }
         Select::Cost => fits.sort_by(|a, b| price(target(a)).total_cmp(&price(target(b)))),
     }

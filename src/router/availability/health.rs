@@ -15,21 +15,12 @@
 
 use std::time::Duration;
 
+use super::outcome_window::{OutcomeWindow as Window, bin};
 use crate::policy::Health as Settings;
 use crate::units::Ts;
 
-/// Time buckets of a window.
-const BUCKETS: u64 = 30;
-/// Latency bins, each this much wider than the one before ...
-const BIN_RATIO: f64 = 1.1;
-/// ... from this multiple of the baseline on; 32 of them reach 4.6 times the baseline, beyond the 3 at which it is all the same.
-const BIN_FIRST: f64 = 0.2;
-/// Number of bins.
-const BINS: usize = 33;
 /// Fewer outcomes than this say nothing about errors: as many as may trip the breaker's window.
 const MIN_OUTCOMES: u32 = 5;
-/// Fewer completed answers than this say nothing about a 95th percentile: below it, it is just the largest.
-const MIN_ANSWERS: u32 = 20;
 /// The baseline is learned from so many answers where no record gives one.
 const LEARNED_FROM: usize = 200;
 /// Nothing is learned from a target that scores below this.
@@ -80,123 +71,20 @@ impl Baseline {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    failed: u32,
-    answered: u32,
-    bins: [u16; BINS],
-}
-
-const EMPTY: Bucket = Bucket { failed: 0, answered: 0, bins: [0; BINS] };
-
-/// Outcomes of the last while, with exact sums: a bucket that leaves is subtracted.
-#[derive(Clone, Debug)]
-struct Window {
-    width_ns: u64,
-    newest: u64,
-    ring: Vec<Bucket>,
-    failed: u32,
-    answered: u32,
-    bins: [u32; BINS],
-}
-
-impl Window {
-    fn new(length: Duration) -> Window {
-        let ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-        Window {
-            width_ns: (ns / BUCKETS).max(1),
-            newest: 0,
-            ring: vec![EMPTY; BUCKETS as usize],
-            failed: 0,
-            answered: 0,
-            bins: [0; BINS],
-        }
+/// What a window says; `None`: too few outcomes.
+fn score_of(window: &Window, settings: &Settings) -> Option<Score> {
+    let all = window.failed + window.answered;
+    if all < MIN_OUTCOMES {
+        return None;
     }
-
-    /// Lets buckets leave that have become too old.
-    fn slide(&mut self, now: Ts) {
-        let stamp = now.0 / self.width_ns;
-        let steps = stamp.saturating_sub(self.newest).min(BUCKETS);
-        if self.failed != 0 || self.answered != 0 {
-            for n in 1..=steps {
-                // With more steps than buckets every one is emptied, in whatever order.
-                let Some(bucket) = self.ring.get_mut(((self.newest + n) % BUCKETS) as usize) else { continue };
-                self.failed -= bucket.failed;
-                self.answered -= bucket.answered;
-                for (sum, bin) in self.bins.iter_mut().zip(&bucket.bins) {
-                    *sum -= u32::from(*bin);
-                }
-                *bucket = EMPTY;
-            }
-        }
-        self.newest = self.newest.max(stamp);
-    }
-
-    fn failed(&mut self, now: Ts) {
-        self.slide(now);
-        let Some(bucket) = self.ring.get_mut((self.newest % BUCKETS) as usize) else { return };
-        bucket.failed += 1;
-        self.failed += 1;
-    }
-
-    /// `bin`: where its latency lies; `None` while there is no baseline.
-    fn answered(&mut self, now: Ts, bin: Option<usize>) {
-        self.slide(now);
-        let Some(bucket) = self.ring.get_mut((self.newest % BUCKETS) as usize) else { return };
-        bucket.answered += 1;
-        self.answered += 1;
-        let Some(bin) = bin else { return };
-        if let (Some(one), Some(sum)) = (bucket.bins.get_mut(bin), self.bins.get_mut(bin))
-            && *one < u16::MAX
-        {
-            *one += 1;
-            *sum += 1;
-        }
-    }
-
-    fn clear(&mut self) {
-        self.ring.fill(EMPTY);
-        self.failed = 0;
-        self.answered = 0;
-        self.bins = [0; BINS];
-    }
-
-    /// The 95th percentile as a multiple of the baseline; `None`: too few to say.
-    fn p95(&self) -> Option<f64> {
-        let all: u32 = self.bins.iter().sum();
-        if all < MIN_ANSWERS {
-            return None;
-        }
-        let rank = (u64::from(all) * 95).div_ceil(100);
-        let mut below = 0u64;
-        let bin = self.bins.iter().position(|n| {
-            below += u64::from(*n);
-            below >= rank
-        })?;
-        // The middle of the bin, so that a latency at the baseline reads as the baseline within five per cent.
-        Some(BIN_FIRST * BIN_RATIO.powf(bin as f64 - 0.5))
-    }
-
-    fn score(&self, settings: &Settings) -> Option<Score> {
-        let all = self.failed + self.answered;
-        if all < MIN_OUTCOMES {
-            return None;
-        }
-        let error_rate = f64::from(self.failed) / f64::from(all);
-        let latency_part = match self.p95() {
-            _ if self.answered == 0 => 0.0,
-            None => 1.0,
-            Some(ratio) => ((3.0 - ratio) / 2.0).clamp(0.0, 1.0),
-        };
-        let total = 100.0 * (settings.weight_errors * (1.0 - error_rate) + settings.weight_latency * latency_part);
-        Some(Score { total, error_rate, latency_part })
-    }
-}
-
-fn bin(ratio: f64) -> usize {
-    let n = (ratio.max(BIN_FIRST / BIN_RATIO) / BIN_FIRST).ln() / BIN_RATIO.ln();
-    // Between 0 and 32: never negative after the clamp above.
-    (n.ceil().clamp(0.0, (BINS - 1) as f64)) as usize
+    let error_rate = f64::from(window.failed) / f64::from(all);
+    let latency_part = match window.p95() {
+        _ if window.answered == 0 => 0.0,
+        None => 1.0,
+        Some(ratio) => ((3.0 - ratio) / 2.0).clamp(0.0, 1.0),
+    };
+    let total = 100.0 * (settings.weight_errors * (1.0 - error_rate) + settings.weight_latency * latency_part);
+    Some(Score { total, error_rate, latency_part })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -299,7 +187,7 @@ impl Health {
 
     fn judge(&mut self, now: Ts) {
         // The window that was not written to has slid as well: both were.
-        let (slow, fast) = (self.slow.score(&self.settings), self.fast.score(&self.settings));
+        let (slow, fast) = (score_of(&self.slow, &self.settings), score_of(&self.fast, &self.settings));
         self.score = match (slow, fast) {
             (Some(slow), Some(fast)) => Some(if fast.total < slow.total { fast } else { slow }),
             (slow, fast) => slow.or(fast),
@@ -497,7 +385,8 @@ mod tests {
         }
         h.refresh(Ts::from_s(200 + 301));
         assert_eq!(h.score(), None);
-        assert_eq!((h.slow.failed, h.slow.answered, h.slow.bins), (0, 0, [0; BINS]));
+        assert_eq!((h.slow.failed, h.slow.answered, h.slow.p95()), (0, 0, None));
+        assert!(h.slow.is_empty(), "every bin as well");
         h.refresh(Ts::from_s(1_000_000));
         answer(&mut h, Ts::from_s(1_000_000), 500);
         assert_eq!((h.slow.failed, h.slow.answered), (0, 1), "many laps later");

@@ -19,6 +19,7 @@ mod breaker;
 mod capacity;
 pub(super) mod health;
 mod learned;
+mod outcome_window;
 mod outcomes;
 mod place;
 mod probes;
