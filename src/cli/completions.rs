@@ -11,7 +11,11 @@ use crate::lint::catalog;
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  llmfo completions bash > ~/.local/share/bash-completion/completions/llmfo")]
+#[command(after_help = "\
+Example:
+  llmfo completions bash > ~/.local/share/bash-completion/completions/llmfo
+
+Built-in drills and codes of rules are offered by bash and zsh; other shells complete commands and flags.")]
 pub struct Args {
     /// For which shell.
     #[arg(value_enum)]

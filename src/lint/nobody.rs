@@ -16,7 +16,7 @@ pub static NOWHERE: Rule = Rule {
     name: "personal-data-nowhere",
     severity: Severity::Error,
     what: "No attempt of a route may get personal data: error if the route's data is personal (or `data` is absent, which means the same), warning on a `data: none` route. `pii` absent means forbidden where the route has no `residency_required`, and `pii: masked` acts as `forbidden` until masking is built.",
-    why: "Every request counts as personal unless the route says `data: none` and the request says `x-llmfo-data: none`. The gateway starts, looks ready, and refuses every other request with 503 `nobody_may_answer`.",
+    why: "Every request counts as personal unless the route says `data: none` and the request says `x-llmfo-data: none`. Every other request would be refused with 503 `nobody_may_answer` by a gateway that looks ready, so `llmfo serve` does not start with this error.",
     fix: "Write `pii: allowed` on the attempts that may get personal data, or `residency_required` on the route. If its requests carry none, write `data: none` on the route and let clients send `x-llmfo-data: none`.",
     example: Example::Policy { good: "\n    residency_required: [kz, eu]", bad: "" },
 };

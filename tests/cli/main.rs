@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod house;
 #[cfg(test)]
+mod policy_page;
+#[cfg(test)]
 mod serve;
 #[cfg(test)]
 mod serve_tls;
