@@ -42,7 +42,7 @@ pub fn choose(named: Option<PathBuf>) -> Result<Chosen> {
         [one] => Ok(Chosen { path: one.clone(), how: "the only file in ./policies/" }),
         [] => Err(Expected::usage(
             "no policy is named, and ./policies/ has none",
-            "name one: `llmfo validate PATH`, or set LLMFO_POLICY",
+            "name one: `llmfo validate PATH`, or set LLMFO_POLICY; docs/policy.md begins with a file that works",
         )),
         several => {
             let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();

@@ -11,11 +11,12 @@ use tokio::sync::oneshot;
 
 use super::Global;
 use super::policy_file;
-use crate::diag::{Report, render_human};
+use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::{Gateway, Settings};
+use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
 use crate::telemetry::{JournalSettings, log};
 use crate::upstream::read_secret;
@@ -130,9 +131,17 @@ fn say_not_enforced(global: &Global, args: &Args, policy: &Policy) {
             global.term.err(&format!("not enforced yet: {line}"));
         }
     } else {
-        let are = if settings == 1 { "setting of the policy is" } else { "settings of the policy are" };
-        global.term.err(&format!("not enforced yet: {settings} {are} read and change nothing; `serve -v` names them"));
+        global.term.err(&not_enforced(settings));
     }
+}
+
+fn not_enforced(settings: usize) -> String {
+    let (are, name) = if settings == 1 {
+        ("setting of the policy is read and changes nothing", "names it")
+    } else {
+        ("settings of the policy are read and change nothing", "names them")
+    };
+    format!("not enforced yet: {settings} {are}; `serve -v` {name}")
 }
 
 /// Every credential that cannot be used, in one error: whoever sets one variable per start is not served.
@@ -217,10 +226,14 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 fn load(global: &Global, path: &Path) -> Result<Policy> {
     let name = crate::units::printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&name);
+    // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
+    // is asked about; files, keys and expiry are no reason to stop.
+    let mut blocking = lint::check(&loaded, &World::default());
+    blocking.extend(loaded.diagnostics.iter().cloned());
+    blocking.retain(Diagnostic::blocks_serving);
     match loaded.policy {
-        Some(policy) => Ok(policy),
-        None => {
-            let blocking = loaded.diagnostics.into_iter().filter(|d| d.blocks_serving());
+        Some(policy) if blocking.is_empty() => Ok(policy),
+        _ => {
             let mut report = Report::new();
             report.add(loaded.doc.into_source(), blocking);
             global.term.err(&render_human(&report, global.term.err_color, global.term.width));
@@ -276,4 +289,16 @@ fn logs(global: &Global, format: Format) -> Option<(log::LogQueue, log::LogWrite
 fn seed_from_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_setting_is_read_and_changes_nothing() {
+        let one = "not enforced yet: 1 setting of the policy is read and changes nothing; `serve -v` names it";
+        let two = "not enforced yet: 2 settings of the policy are read and change nothing; `serve -v` names them";
+        assert_eq!((not_enforced(1).as_str(), not_enforced(2).as_str()), (one, two));
+    }
 }

@@ -26,7 +26,8 @@ Examples:
   cat policy.yaml | llmfo validate -
 
 Exit codes: 0 no errors; 1 errors (or warnings with --deny warnings); 2 a file that cannot be read, or bad flags.
-`llmfo explain LF201` says more about a finding.";
+`llmfo explain LF201` says more about a finding.
+How to write a policy, with a file that works and every key: docs/policy.md in the source.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]

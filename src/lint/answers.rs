@@ -21,7 +21,10 @@ pub static ANSWER_WAIT: Rule = Rule {
     what: "An answer that is not streamed may wait so long at a silent first target that no stand-in is dialled in time (warning), or longer than its share of the time, because 1.5 times the target's 95th percentile is longer (info).",
     why: "Without a first token to wait for, only the answer's own limit ends the wait. Where it takes the whole deadline, failover works for streams and not for anything else.",
     fix: "Write `answer_timeout_ms` on the attempt, so that at least half of the stand-in's own limit is left; or raise `deadline_ms`.",
-    example: Example::Policy { good: "reserve_slots: 8", bad: "reserve_slots: 8, p95_service_ms: 5000" },
+    example: Example::Policy {
+        good: "{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500,",
+        bad: "{ pool: near, first_token_timeout_ms: 2000,",
+    },
 };
 
 /// Findings about every route.

@@ -13,7 +13,10 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::times::ALL);
     rules.extend(super::answers::ALL);
     rules.extend(super::data::ALL);
+    rules.extend(super::nobody::ALL);
+    rules.extend(super::hosts::ALL);
     rules.extend(super::drills::ALL);
+    rules.extend(super::promises::ALL);
     rules.extend(super::release::ALL);
     rules.sort_by_key(|r| r.code);
     rules
@@ -25,10 +28,19 @@ pub fn find(code: &str) -> Option<&'static Rule> {
     all().into_iter().find(|r| r.code.eq_ignore_ascii_case(code) || r.name.eq_ignore_ascii_case(code))
 }
 
-/// The rule whose code or name is nearest.
+/// The rule whose code or name is nearest: by its letters, and for a code of which no rule is like it, by its number.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Rule> {
     let rules = all();
     let known = rules.iter().flat_map(|r| [r.code, r.name]);
-    crate::spec::names::nearest(code, known).and_then(find)
+    crate::spec::names::nearest(code, known).and_then(find).or_else(|| {
+        let asked = number(code)?;
+        all().into_iter().min_by_key(|r| number(r.code).map_or(u32::MAX, |n| n.abs_diff(asked)))
+    })
+}
+
+/// The number of a code.
+fn number(code: &str) -> Option<u32> {
+    let (letters, digits) = code.split_at_checked(2)?;
+    letters.eq_ignore_ascii_case("LF").then(|| digits.parse().ok()).flatten()
 }

@@ -2,7 +2,7 @@
 
 use crate::diag::{Diagnostic, Example, Rule, Severity, quoted};
 use crate::policy::{SecretRef, secret_ref};
-use crate::spec::policy::{DataClass, Pii};
+use crate::spec::policy::{DataClass, Pii, Route};
 
 use super::view::View;
 use super::{SecretState, World};
@@ -17,7 +17,7 @@ pub static PII_OUTSIDE: Rule = Rule {
     severity: Severity::Warning,
     what: "A route with personal data sends it as it is to an external target, because an attempt says `pii: allowed`.",
     why: "In an outage the personal data of every customer goes to a vendor. That needs a contract, not a default.",
-    fix: "Write `pii: masked` or `pii: forbidden`, or keep it knowingly.",
+    fix: "Keep it where a contract covers it, else write `pii: forbidden`. `pii: masked` acts as `forbidden` until masking is built. If no other attempt may get personal data, nobody answers it then.",
     example: Example::Policy { good: "pii: forbidden", bad: "pii: allowed" },
 };
 
@@ -31,6 +31,15 @@ pub static SECRET_UNUSABLE: Rule = Rule {
     fix: "Set it where the policy runs. `llmfo serve` does not start without it.",
     example: Example::Policy { good: "credentials: env:LOCAL_B_KEY", bad: "credentials: env:LLMFO_EXAMPLE_UNSET" },
 };
+
+/// True if personal data may go to another attempt of the route than this one.
+fn others(view: &View<'_>, route: &Route, this: usize) -> bool {
+    let absent = if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden };
+    route.attempts.iter().flatten().enumerate().any(|(a, attempt)| {
+        let legal = || view.targets(attempt).iter().any(|t| View::legal(route, t.target));
+        a != this && attempt.pii.unwrap_or(absent) == Pii::Allowed && legal()
+    })
+}
 
 /// Findings of this family.
 pub fn check(view: &View<'_>, world: &World, found: &mut Vec<Diagnostic>) {
@@ -51,8 +60,15 @@ pub fn check(view: &View<'_>, world: &World, found: &mut Vec<Diagnostic>) {
                             .at(&PII_OUTSIDE, &format!("{at}/attempts/{a}/pii"), message)
                             .label("unmasked")
                             .and(view.doc.place(&View::target_at(named.name, "domains")), "a vendor runs it")
-                            .expected("`masked` or `forbidden`")
-                            .help("write `pii: masked`, or make sure that a contract covers this"),
+                            .expected("a contract that covers it, or `forbidden`")
+                            .help(format!(
+                                "keep it if a contract covers this; else write `pii: forbidden` (`masked` acts the same until masking is built){}",
+                                if others(view, route, a) {
+                                    ""
+                                } else {
+                                    ", and then nobody may answer personal data on this route"
+                                }
+                            )),
                     );
                 }
             }

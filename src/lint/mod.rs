@@ -7,7 +7,10 @@ pub mod catalog;
 mod data;
 pub mod drills;
 mod files;
+mod hosts;
+mod nobody;
 pub mod pages;
+mod promises;
 mod release;
 mod routing;
 mod times;
@@ -63,10 +66,15 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     times::check(&view, &mut found);
     answers::check(&view, &mut found);
     data::check(&view, world, &mut found);
+    nobody::check(&view, &mut found);
+    hosts::check(&view, &mut found);
+    promises::check(&view, &mut found);
     files::check(&view, world, &mut found);
     release::check(&view, world, &mut found);
     found
 }
 
+#[cfg(test)]
+mod data_tests;
 #[cfg(test)]
 mod tests;

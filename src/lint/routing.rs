@@ -54,10 +54,7 @@ pub static OTHER_CLASS: Rule = Rule {
     what: "A route names a target of another quality class (`tier`) and does not say `degrade: allowed`.",
     why: "Such a target never answers on this route: a stand-in that exists on paper only.",
     fix: "Write `degrade: allowed` (answers are then marked as degraded), or take the target out of the pool.",
-    example: Example::Policy {
-        good: "credentials: file:/run/secrets/vendor-x\n    tier: standard",
-        bad: "credentials: file:/run/secrets/vendor-x\n    tier: basic",
-    },
+    example: Example::Policy { good: "max_attempts: 3\n    degrade: allowed", bad: "max_attempts: 3" },
 };
 
 /// A target that a route may not use.

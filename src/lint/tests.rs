@@ -108,12 +108,21 @@ fn a_tier_is_reachable_from_half_of_its_limit_on() {
     assert_eq!(found[0].message, "the route `support-chat` never reaches its tier number 2: 1.5 s of its 3 s are left");
     assert_eq!(
         found[0].help.as_deref(),
-        Some("the tiers want 2 x 2 s + 1 x 3 s; there are 6.5 s - 1 s reserve = 5.5 s and 3 dials")
+        Some(
+            "write `deadline_ms: 6500`, or shorten the limits before it, or remove the tier; the tiers want 2 x 2 s + 1 x 3 s; there are 6.5 s - 1 s reserve = 5.5 s and 3 dials"
+        )
     );
     assert_eq!(found[0].labels[0].text, "bound by this");
-    // The first tier itself can be out of reach.
+    // The first tier itself can be out of reach: half of its 20 s and the reserve of 1 s are 11 s.
     let found = changed(&[("first_token_timeout_ms: 2000", "first_token_timeout_ms: 20000")]);
     assert_eq!(codes(&found), ["LF201"], "{found:#?}");
+    assert!(found[0].help.as_deref().unwrap().starts_with("write `deadline_ms: 11000`, or shorten its limit"));
+    // Two targets before it: the third dial is its own. Here time is short, too.
+    let found = changed(&[("max_attempts: 3", "max_attempts: 2"), ("deadline_ms: 8000", "deadline_ms: 6000")]);
+    let help = found[0].help.as_deref().unwrap();
+    assert!(help.starts_with("write `max_attempts: 3` and `deadline_ms: 6500`, or"), "{help}");
+    let mended = changed(&[("max_attempts: 3", "max_attempts: 3"), ("deadline_ms: 8000", "deadline_ms: 6500")]);
+    assert!(mended.is_empty(), "{mended:#?}");
 }
 
 #[test]
@@ -122,7 +131,11 @@ fn targets_that_are_skipped_anyway_use_no_time() {
     let found = changed(&[
         ("residency: [eu]", "residency: [us]"),
         ("{ pool: near, first_token_timeout_ms: 2000", "{ pool: far, first_token_timeout_ms: 6000"),
-        ("{ pool: far, first_token_timeout_ms: 3000", "{ pool: near, first_token_timeout_ms: 3000"),
+        (
+            "{ pool: far, first_token_timeout_ms: 3000",
+            "{ pool: near, first_token_timeout_ms: 3000, answer_timeout_ms: 3500",
+        ),
+        ("pii: forbidden", "pii: allowed"),
     ]);
     assert_eq!(codes(&found), ["LF113"], "{found:#?}");
 }
@@ -201,10 +214,10 @@ fn a_silent_target_must_leave_an_unstreamed_answer_time_for_a_stand_in() {
         (7000, Some(3500), None), // the operator's own figure goes before p95
         (1000, Some(6500), Some((Severity::Warning, "6.5 s", "500 ms are"))),
     ] {
-        let capacity = ("reserve_slots: 8", &*format!("reserve_slots: 8, p95_service_ms: {p95}"));
+        let capacity = ("p95_service_ms: 5000", &*format!("p95_service_ms: {p95}"));
         let tier = own.map_or_else(String::new, |ms| format!(", answer_timeout_ms: {ms}"));
         let tier = (
-            "{ pool: near, first_token_timeout_ms: 2000",
+            "{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500",
             &*format!("{{ pool: near, first_token_timeout_ms: 2000{tier}"),
         );
         let found = changed(&[capacity, tier]);

@@ -34,7 +34,7 @@ pub static ONE_DIAL: Rule = Rule {
     fix: "Give the first token less time, or the request more time or more attempts. If it must not fail over, write `failover: none` with its reason.",
     example: Example::Policy {
         good: "\nhealth:",
-        bad: "\n  - route: quick\n    deadline_ms: 3000\n    max_attempts: 2\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2500 }\nhealth:",
+        bad: "\n  - route: quick\n    deadline_ms: 3000\n    max_attempts: 2\n    residency_required: [kz]\n    objectives: { recovery_ms: 3000 }\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2500, answer_timeout_ms: 1200 }\nhealth:",
     },
 };
 
@@ -213,15 +213,39 @@ fn reachable(view: &View<'_>, at: &str, who: &str, route: &Route, found: &mut Ve
                 .label("never dialled when all before it are silent");
             let cause = format!("{at}/{cause}");
             let d = if view.doc.get(&cause).is_some() { d.and(view.doc.place(&cause), "bound by this") } else { d };
-            found.push(d.expected("at least one dial and half of the tier's own limit").help(sum(
-                route,
-                &tiers,
-                deadline.duration(),
-                reserve,
-            )));
+            let step = step(route, &tiers, n);
+            found.push(
+                d.expected("at least one dial and half of the tier's own limit")
+                    .help(format!("{step}; {}", sum(route, &tiers, deadline.duration(), reserve))),
+            );
         }
     }
     one_dial(view, at, who, route, (made, &tiers), found);
+}
+
+/// What to write so that tier number `n` is reached: one dial more than those before it may use, and time for all of them
+/// and half of its own limit.
+fn step(route: &Route, tiers: &[Vec<super::view::Named<'_>>], n: usize) -> String {
+    let mut limits = route.attempts.iter().flatten().filter_map(|a| a.first_token_timeout_ms.map(|m| m.duration()));
+    let before = tiers.get(..n).unwrap_or_default();
+    let dials =
+        before.iter().map(Vec::len).fold(1u32, |sum, n| sum.saturating_add(u32::try_from(n).unwrap_or(u32::MAX)));
+    let mut time = route.reserve_ms.map_or(DEFAULT_RESERVE, |m| m.duration());
+    for (tier, limit) in before.iter().zip(limits.by_ref()) {
+        time = time.saturating_add(limit.saturating_mul(u32::try_from(tier.len()).unwrap_or(u32::MAX)));
+    }
+    time = time.saturating_add(limits.next().unwrap_or_default() / 2);
+    // Half a millisecond more cannot be written.
+    let time_ms = time.as_micros().div_ceil(1000);
+    let mut write = Vec::new();
+    if route.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS) < dials {
+        write.push(format!("`max_attempts: {dials}`"));
+    }
+    if route.deadline_ms.is_some_and(|d| u128::from(d.0) < time_ms) {
+        write.push(format!("`deadline_ms: {time_ms}`"));
+    }
+    let before = if n == 0 { "shorten its limit" } else { "shorten the limits before it" };
+    format!("write {}, or {before}, or remove the tier", write.join(" and "))
 }
 
 /// The sum that a person would do: what the tiers want and what there is.

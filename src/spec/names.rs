@@ -33,14 +33,26 @@ const UNITS: [(&str, f64); 16] = [
 
 /// Likeness (Jaro-Winkler, 0 to 1) from which a name is offered. 0.8 offers slips and spares unrelated words.
 const LIKE: f64 = 0.8;
+/// Likeness of a name that one letter more, less, other or in the other place away: `tow` for `two`, which Jaro-Winkler finds
+/// unlike as it compares letters of short words at their own place only.
+const ONE_SLIP: f64 = 0.9;
+/// Names below so many letters are one letter away from too much.
+const SHORTEST: usize = 3;
 
 /// The nearest of some names, if one is near.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
+    let like = |k: &str| {
+        let k = k.to_lowercase();
+        let one_slip =
+            lower.chars().count().min(k.chars().count()) >= SHORTEST && strsim::osa_distance(&lower, &k) == 1;
+        let like = strsim::jaro_winkler(&lower, &k);
+        if one_slip { like.max(ONE_SLIP) } else { like }
+    };
     let best = known
         .into_iter()
-        .map(|k| (strsim::jaro_winkler(&lower, &k.to_lowercase()), k))
+        .map(|k| (like(k), k))
         .filter(|(like, _)| *like >= LIKE)
         .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)));
     best.map(|(_, k)| k)
@@ -113,5 +125,8 @@ mod tests {
         assert_eq!(guess("raotes", None, &known()).unwrap().name, "routes");
         assert_eq!(guess("max_retries", None, &known()), None);
         assert_eq!(nearest("Local-A", ["local-b", "local-a"]), Some("local-a"));
+        assert_eq!(nearest("tow", ["one", "two"]), Some("two"));
+        assert_eq!(nearest("b", ["a"]), None);
+        assert_eq!(nearest("tow", ["one", "far"]), None);
     }
 }

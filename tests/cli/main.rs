@@ -5,6 +5,8 @@ mod house;
 #[cfg(test)]
 mod planted;
 #[cfg(test)]
+mod policy_page;
+#[cfg(test)]
 mod policy_tests;
 #[cfg(test)]
 mod serve;

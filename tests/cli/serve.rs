@@ -155,6 +155,19 @@ fn every_unusable_credential_is_named_at_once() {
     }
 }
 
+/// Without `data`, `pii` and `residency_required` every request would be refused: it does not start, and says what to write.
+#[test]
+fn a_policy_that_lets_nobody_answer_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let dead = policy(nowhere(), "").replace("    data: none\n", "").replace(", pii: allowed", "");
+    write(&dir, &dead);
+    let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0"], &[]);
+    assert_eq!(code, Some(2), "{said}");
+    for part in ["LF504", "`pii: allowed`", "`residency_required: [eu]`", "`data: none`"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
 #[test]
 fn verbose_names_every_setting_that_is_not_enforced() {
     let dir = tempfile::tempdir().unwrap();

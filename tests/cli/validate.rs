@@ -361,6 +361,23 @@ fn expiry_is_judged_by_now() {
 }
 
 #[test]
+fn a_close_miss_names_the_pool_that_was_meant() {
+    let dir = temp();
+    let text = include_str!("../../src/spec/examples/policy.yaml").replace("near", "one").replace("far", "two");
+    file(&dir, "p.yaml", &text.replace("{ pool: two,", "{ pool: tow,"));
+    let o = run(dir.path(), &["validate", "p.yaml", "--now", NOW]);
+    assert!(out(&o).contains("LF102") && out(&o).contains("did you mean `two`?"), "{}", out(&o));
+}
+
+#[test]
+fn help_names_the_page_about_policies() {
+    let dir = temp();
+    assert!(out(&run(dir.path(), &["validate", "--help"])).contains("docs/policy.md"));
+    // Nothing to check: how to begin is the next step.
+    assert!(err(&run(dir.path(), &["validate"])).contains("docs/policy.md"));
+}
+
+#[test]
 fn a_drill_file_is_known_by_its_rounds() {
     let dir = temp();
     let text = include_str!("../../src/spec/examples/drill.yaml");
@@ -434,6 +451,12 @@ fn explain_explains_lists_and_suggests() {
     let o = run(dir.path(), &["explain", "LF2O1"]);
     assert_eq!((o.status.code(), out(&o).as_str()), (Some(4), ""));
     assert!(err(&o).contains("did you mean LF201"), "{}", err(&o));
+    // No code is like it: the nearest by number, which today is the last one there is.
+    let o = run(dir.path(), &["explain", "LF999"]);
+    assert_eq!(o.status.code(), Some(4));
+    assert!(err(&o).contains("did you mean LF803 (expired)"), "{}", err(&o));
+    let o = run(dir.path(), &["explain", "weather"]);
+    assert!(!err(&o).contains("did you mean") && err(&o).contains("`llmfo explain --list`"), "{}", err(&o));
     let list = out(&run(dir.path(), &["explain", "--list"]));
     let v: Value = serde_json::from_slice(&run(dir.path(), &["explain", "--list", "--format", "json"]).stdout).unwrap();
     assert_eq!(list.lines().count(), v.as_array().unwrap().len());

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::gateway::{Rig, body};
-use crate::http::{End, Response, chat_bytes, send};
+use crate::gateway::{Change, Rig, body, policy};
+use crate::http::{End, Response, chat, chat_bytes, send};
 use crate::mock::{self, Mock, Then, Wire, good};
 
 /// A 400 that blames the caller, as far as it goes.
@@ -239,4 +239,42 @@ fn health_says_no_more_than_was_seen() {
     assert_eq!((a.asked(), of(&rig)), (0, "reachable".into()), "nothing was asked yet");
     assert_eq!(rig.stream().status, 200);
     rig.eventually("an answer", || (of(&rig) == "healthy").then_some(()));
+}
+
+/// A route with personal data: the request's `none` does not make it laxer. The refusal says what to write, and nobody is dialled.
+#[test]
+fn a_request_cannot_be_laxer_than_its_route_and_is_told_what_to_write() {
+    let a = Mock::start(good("alpha"));
+    let text = policy(&[("a", a.address)], &Change::default());
+    let text = text.replace("data: none", "data: personal").replace(", pii: allowed", "");
+    let rig = Rig::of(&text, Change::default());
+    let got = chat(rig.listen, &body(true), &[("x-llmfo-data", "none")]);
+    assert_eq!((got.status, got.code().as_str()), (503, "nobody_may_answer"), "{}", got.text());
+    assert_eq!((got.header("x-should-retry"), got.header("x-llmfo-attempts")), (Some("false"), Some("0")));
+    let json = got.json();
+    let message = json["error"]["message"].as_str().unwrap();
+    for part in
+        ["a: pii", "write `pii: allowed`", "`residency_required`", "send `x-llmfo-data: none`: both must say it"]
+    {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(a.asked(), 0);
+}
+
+/// Nobody was dialled, so nothing may say that somebody was tried.
+#[test]
+fn a_handoff_without_a_dial_does_not_claim_one() {
+    let a = Mock::start(good("alpha"));
+    let text = policy(&[("a", a.address)], &Change::default()).replace("tools: true", "tools: false");
+    let rig = Rig::of(&text, Change::default());
+    let with_tools = body(true).replacen('{', r#"{"tools":[{"type":"function","function":{"name":"get_order"}}],"#, 1);
+    let got = chat(rig.listen, &with_tools, &[]);
+    assert_eq!((got.status, got.code().as_str()), (503, "handoff"), "{}", got.text());
+    let json = got.json();
+    let message = json["error"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("No model was asked; hand this conversation to a human. a: capability_tools"),
+        "{message}"
+    );
+    assert_eq!((a.asked(), got.header("x-llmfo-attempts")), (0, Some("0")));
 }

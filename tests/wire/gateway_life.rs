@@ -337,3 +337,49 @@ fn a_probe_finds_the_name_of_the_output_limit_by_itself() {
     assert!(refused <= 2, "it is remembered: {refused}");
     assert_eq!(rig.stream().content(), "alpha one two");
 }
+
+/// Every member that `/snapshot` has of a target and `/decisions` of a request, and every state and word of health, is on the
+/// page. Written in backticks, as the page writes them.
+#[test]
+fn the_page_has_every_member_that_admin_prints() {
+    const PAGE: &str = include_str!("../../docs/serve.md");
+    let a = Mock::start(mock::status("503 Down", r#"{"error":{"message":"down"}}"#));
+    let b = Mock::start(good("bravo"));
+    let rig = Rig::new(&[("a", a.address), ("b", b.address)]);
+    let got = rig.stream();
+    assert_eq!(got.status, 200, "{}", got.text());
+    let target = rig.snapshot()["targets"][1].clone();
+    // Waited for: the client may be told of the end before the record is there.
+    rig.decision(&got);
+    let decision = http::get(rig.admin, &format!("/decisions/{}", got.header("x-llmfo-request-id").unwrap())).json();
+    let record = &decision["record"];
+    let mut names: Vec<String> = [
+        "cooling",
+        "probing",
+        "benched",
+        "serving",
+        "unknown",
+        "reachable",
+        "healthy",
+        "failing",
+        "unreachable",
+        "open",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for map in [
+        &target,
+        &target["counters"],
+        &target["evidence"],
+        &decision,
+        record,
+        &record["attempts"][0],
+        &record["timings"],
+    ] {
+        names.extend(map.as_object().unwrap().keys().cloned());
+    }
+    assert!(names.len() > 50, "{names:?}");
+    for name in names {
+        assert!(PAGE.contains(&format!("`{name}`")), "{name}");
+    }
+}

@@ -48,7 +48,9 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
             ),
         ),
         Reply::Handoff { cause, why, collect } => {
-            let message = sentence(format!("No model could answer; hand this conversation to a human. {why}"));
+            // With no dial nothing was tried: whoever may answer cannot, or the policy gives this to people.
+            let what = if attempts == 0 { "No model was asked" } else { "No model could answer" };
+            let message = sentence(format!("{what}; hand this conversation to a human. {why}"));
             let mut extra = extra.to_vec();
             extra.push(("cause", value!(cause.name())));
             if !collect.is_empty() {
@@ -63,20 +65,43 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
         }
         Reply::Unavailable { retry_after: wait, why } => {
             let message =
-                sentence(format!("No model is available right now; the next is tried in {}. {why}", human(*wait)));
+                sentence(format!("No model is available right now; send the request again in {}. {why}", human(*wait)));
             let body = error_body("overloaded", Some("no_target_available"), &message, None, &extra);
             let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
             retry_after(answer.headers_mut(), *wait);
             ("refused", answer)
         }
         Reply::NobodyMay { why } => {
-            let message = sentence(format!("No model may answer this request. {why}"));
+            let message = sentence(format!("No model may answer this request. {why}")) + &next_step(why);
             ("refused", final_refusal(error_body("refused", Some("nobody_may_answer"), &message, None, &extra)))
         }
     };
     set(answer.headers_mut(), "x-llmfo-outcome", outcome);
     set(answer.headers_mut(), "x-llmfo-attempts", &attempts.to_string());
     answer
+}
+
+/// What to write so that somebody may, for each reason that the core names (`router::skip`): `target: reason (detail)`.
+fn next_step(why: &str) -> String {
+    const STEPS: [(&str, &str); 5] = [
+        (
+            ": pii (",
+            "In the policy, write `pii: allowed` on an attempt of this route, or `residency_required`; if the request carries no personal data, `data: none` on the route and send `x-llmfo-data: none`: both must say it.",
+        ),
+        (": residency (", "In the policy, correct the targets' `residency` or the route's `residency_required`."),
+        (
+            ": intent (",
+            "Send an `x-llmfo-intent` that an attempt of this route lists, or list it there under `intents`.",
+        ),
+        (": quality_tier (", "In the policy, write `degrade: allowed` on the route."),
+        (": no_failover (", "In the policy, the route says `failover: none`: its first target alone may answer."),
+    ];
+    let mut text = String::new();
+    for (_, step) in STEPS.iter().filter(|(reason, _)| why.contains(reason)) {
+        text.push(' ');
+        text.push_str(step);
+    }
+    if text.is_empty() { String::new() } else { text + " `llmfo validate` finds routes on which nobody may." }
 }
 
 /// The core's reasons are lists without an end.
@@ -119,4 +144,55 @@ pub fn aborted(why: Abort, request: &str) -> Answer {
     retry_after(answer.headers_mut(), std::time::Duration::from_secs(1));
     set(answer.headers_mut(), "x-llmfo-outcome", "refused");
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn message(asked: &Reply, attempts: u32) -> String {
+        let body = reply(asked, attempts, None, "req-1", "c/1").into_body();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let bytes = runtime.block_on(body.collect()).unwrap().to_bytes();
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        json["error"]["message"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_write_for_each_reason_and_nothing_else() {
+        let why = "a: pii (personal data may not go to this tier); b: residency (its residency is outside)".to_owned();
+        let text = message(&Reply::NobodyMay { why }, 0);
+        for part in [
+            "b: residency (its residency is outside). In the policy",
+            "`pii: allowed`",
+            "`data: none`",
+            "`x-llmfo-data: none`",
+            "`residency_required`",
+            "`llmfo validate`",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("x-llmfo-intent") && !text.contains("degrade"), "{text}");
+        let why = "a: intent (this tier does not answer the request's intent)".to_owned();
+        let text = message(&Reply::NobodyMay { why }, 0);
+        assert!(text.contains("Send an `x-llmfo-intent`") && !text.contains("pii"), "{text}");
+    }
+
+    #[test]
+    fn a_handoff_without_a_dial_claims_none() {
+        let why = || "a: capability_tools (needs tools)".to_owned();
+        let handoff = || Reply::Handoff { cause: crate::router::HandoffCause::Tried, why: why(), collect: Vec::new() };
+        let none = message(&handoff(), 0);
+        assert!(none.starts_with("No model was asked; hand this conversation to a human. a: "), "{none}");
+        assert!(message(&handoff(), 2).starts_with("No model could answer; hand"));
+    }
+
+    #[test]
+    fn nobody_now_says_when_to_come_back() {
+        let retry_after = std::time::Duration::from_secs(5);
+        let text = message(&Reply::Unavailable { retry_after, why: "a: open (its breaker is open)".into() }, 0);
+        assert!(text.starts_with("No model is available right now; send the request again in 5 s. a: "), "{text}");
+    }
 }
