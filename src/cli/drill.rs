@@ -9,7 +9,10 @@ use super::Global;
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
-use crate::drill::report::{Table, closing, cut_table, not_judged, phase_table, promise_table, rto_line, summary};
+use crate::drill::propose::nothing;
+use crate::drill::report::{
+    Table, closing, cut_table, not_judged, phase_table, promise_table, rto_line, summary, times_head,
+};
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
@@ -318,9 +321,9 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     let (_, skipped) = not_judged(ev, j);
     section(&mut out, "not judged", &skipped);
     section(&mut out, "not exercised", &facts.not_exercised);
-    section(&mut out, "lab times", &ev.declared.scaling);
+    section(&mut out, times_head(ev), &ev.declared.scaling);
     if facts.proposals.is_empty() {
-        out.push("proposed changes: nothing to propose from what was measured".into());
+        out.push(format!("proposed changes: {}", nothing(ev)));
     }
     section(&mut out, "proposed changes", &facts.proposals);
     section(&mut out, "found and healed before the start", &facts.healed);

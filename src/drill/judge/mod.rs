@@ -157,6 +157,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
     let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
     let useful_text_ms = conduct::useful_text(&case, "outage");
     validity::samples(&mut case, &cut_streams, &recovery);
+    validity::purpose(&mut case, &cut_streams);
     promises::limits(&mut case, &useful_text_ms, queue_max);
     let promises = promises::all(
         &case,

@@ -6,7 +6,7 @@ pub mod summary;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
+use super::evidence::{Evidence, PolicyOf};
 use super::judge::Judgement;
 use super::verdict::{Cleanup, Kept, Row, Verdict};
 
@@ -91,8 +91,10 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
         _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
+        _ if !r.why.is_empty() => r.why.clone(),
         "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
-        "dials_into_broken_region" if ev.gateways.is_none() => "a foreign gateway does not say".to_owned(),
+        "dials_into_broken_region" if ev.foreign => "a foreign gateway does not say".to_owned(),
+        "dials_into_broken_region" if ev.gateways.is_none() => "the gateway left no account".to_owned(),
         _ if r.declared == "not declared" => "nothing is declared".to_owned(),
         _ if r.name.ends_with("_broken_region") && !j.independence.asked => "nothing was cut off whole".to_owned(),
         _ if r.n == 0 => "no such case came up".to_owned(),
@@ -100,6 +102,16 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
     };
     let skipped = rows().filter(|r| r.verdict == Kept::NotJudged).map(|r| format!("{}: {}", r.what, why(r))).collect();
     (judged, skipped)
+}
+
+/// What stands above the times of the policy that was used.
+#[must_use]
+pub fn times_head(ev: &Evidence) -> &'static str {
+    match (ev.policy_of, ev.foreign) {
+        (PolicyOf::Lab, _) => "times of the lab's policy, not of this gateway",
+        (PolicyOf::Gateway, true) => "times of the given policy that are shorter than the defaults",
+        (PolicyOf::Gateway, false) => "lab times",
+    }
 }
 
 /// The verdict, and beside a PASS how much it rests on.
