@@ -27,7 +27,13 @@ pub(super) fn end_text(r: &RequestRow) -> String {
     };
     let status = r.status.map(|s| format!(" {s}")).unwrap_or_default();
     let code = r.error_code.as_deref().map(|c| format!(" ({})", printable(c, 40))).unwrap_or_default();
-    format!("{end}{status}{code}")
+    let own = match r.end {
+        End::HttpError | End::ErrorEvent if r.error_code.is_some() && !r.end_detail.is_empty() => {
+            format!(": \"{}\"", printable(&r.end_detail, 250))
+        }
+        _ => String::new(),
+    };
+    format!("{end}{status}{code}{own}")
 }
 
 pub(super) fn check(case: &mut Case<'_>) {

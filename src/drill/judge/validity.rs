@@ -47,7 +47,13 @@ fn steady(case: &mut Case<'_>) {
     let failed: Vec<_> = rows
         .iter()
         .filter(|(i, r)| r.end != End::Complete || !matches!(case.truths[*i], Truth::Whole(_)))
-        .map(|(i, r)| format!("{}: {}", case.name_of(*i), super::conduct::end_text(r)))
+        .map(|(i, r)| {
+            let asked = match r.end {
+                End::Complete => String::new(),
+                _ => format!("; asked for model {}", ev.declared.route),
+            };
+            format!("{}: {}{asked}", case.name_of(*i), super::conduct::end_text(r))
+        })
         .collect();
     let turns = case.trace.turns.iter().filter(|t| inside(t.started_ms)).count();
     let well = rows.len() - failed.len();
