@@ -11,7 +11,8 @@ use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
 use crate::drill::propose::nothing;
 use crate::drill::report::{
-    Table, closing, cut_table, not_judged, phase_table, promise_table, rto_line, summary, times_head,
+    Table, closing, cut_table, lines, not_judged, phase_table, promise_lines, promise_table, rto_line, summary,
+    times_head, whole_line,
 };
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
@@ -22,7 +23,7 @@ use crate::exit::Exit;
 use crate::load::http::Base;
 use crate::spec::drill::{DrillFile, See};
 use crate::term::progress::Progress;
-use crate::term::table::{table, wrap};
+use crate::term::table::{DEFAULT_WIDTH, table, wrap};
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -287,15 +288,22 @@ fn default_report(name: &str) -> PathBuf {
 fn human(global: &Global, done: &Done, report: &Path) -> String {
     let (ev, j, facts) = (&done.evidence, &done.judgement, &done.facts);
     let width = global.term.width;
-    let draw = |t: &Table, right: &[&str]| table(&t.head, &t.rows, right, width);
+    let narrow = width.is_some_and(|w| w < DEFAULT_WIDTH);
+    let draw = |t: &Table, right: &[&str]| match narrow {
+        true => lines(t).join("\n"),
+        false => table(&t.head, &t.rows, right, width),
+    };
     let mut out = vec![format!("drill {}: {}", ev.drill, facts.description)];
     out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
     out.push(String::new());
-    out.push(draw(&promise_table(j), &["n"]));
+    out.push(if narrow { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
     out.push(rto_line(j));
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
     if let Some(cuts) = cut_table(j) {
+        if narrow {
+            out.push("streams that were cut".into());
+        }
         out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
     }
     out.push("timeline".into());
@@ -328,6 +336,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "proposed changes", &facts.proposals);
     section(&mut out, "found and healed before the start", &facts.healed);
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
+    out.extend(whole_line(j));
     let mut out = vec![wrap(&out.join("\n"), width)];
     // To be copied, so never broken into lines.
     out.push(format!("report: {}\nagain: {}", report.display(), facts.again));

@@ -230,7 +230,7 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
         ),
         row(
             "dials_into_broken_region",
-            "dials into it, as the gateway saw",
+            "dials into the broken region, as the gateway saw",
             dials.map_or_else(
                 || "not known".into(),
                 |_| {

@@ -4,6 +4,7 @@ use super::hand::seen;
 use super::tests::{codes, good, text_of};
 use super::*;
 use crate::drill::evidence::CutPoint;
+use crate::measure::End;
 
 /// Three kinds of cuts happened, the fourth that the drill speaks of did not: nobody knows what would have become of it.
 #[test]
@@ -171,4 +172,30 @@ fn where_nothing_was_broken_the_cases_are_counted_and_no_row_passes() {
         (row(&j, "duplicate_effects").n, row(&judge(&good()), "duplicate_effects").verdict),
         (0, Kept::NotJudged)
     );
+}
+
+#[test]
+fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_what_is_not_whole() {
+    use crate::drill::report::{cut_table, lines, promise_lines, whole_line};
+    let mut ev = good();
+    ev.windows[0].faults[0].cuts = true;
+    ev.windows[0].faults[0].cut_events = Some(4);
+    let r = &mut ev.requests[30];
+    r.text = "amber birch cedar".into();
+    (r.end, r.error_events, r.done_marker, r.finish_reason) = (End::ErrorEvent, 1, false, None);
+    let p = &mut ev.providers[30];
+    (p.provider, p.text) = ("local-a".into(), text_of("local-a", "c30"));
+    (p.completed, p.cancelled, p.events_sent) = (false, true, 6);
+    let j = judge(&ev);
+    let rows = promise_lines(&j);
+    assert_eq!(rows.len(), 4 + j.promises.iter().map(|p| p.rows.len()).sum::<usize>());
+    assert!(rows.contains(&"  requests waiting at one moment: 4 (≤ 16), n 80: pass".into()), "{rows:#?}");
+    assert!(rows.contains(&"  dials into the broken region, as the gateway saw: not known, n 0: not judged".into()));
+    let cuts = lines(&cut_table(&j).unwrap());
+    let after = "after content: streams 1, answered whole by another 0, ended by one error event 1, otherwise 0";
+    assert_eq!(cuts[1], after);
+    let line = whole_line(&j).unwrap();
+    assert!(line.starts_with("not whole 1: of these 1 by a cut (after content 1), ended by one error event"), "{line}");
+    assert!(line.ends_with("no other request failed"), "{line}");
+    assert_eq!(whole_line(&judge(&good())), None);
 }

@@ -1,6 +1,6 @@
 //! `report.md`: the same facts for people.
 
-use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line, times_head};
+use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line, times_head, whole_line};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::propose::nothing;
@@ -64,6 +64,9 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
     section(&mut out, "Who answered", &phase_table(j));
     if let Some(t) = cut_table(j) {
         section(&mut out, "Streams that were cut", &t);
+    }
+    if let Some(line) = whole_line(j) {
+        out.push_str(&format!("\n{}\n", text(&line)));
     }
     let rows = run.timeline.iter().map(|m| vec![format!("{:.2} s", m.at_ms / 1e3), m.text.clone()]).collect();
     section(&mut out, "Timeline", &Table { head: vec!["at", "what"], rows });

@@ -26,10 +26,6 @@ use crate::load::Entry;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
 
-/// What a report holds: see `write_report`.
-const REPORT_FILES: [&str; 7] =
-    ["summary.json", "requests.jsonl", "providers.jsonl", "effects.jsonl", "journal.jsonl", "report.md", "wal.jsonl"];
-
 /// Between two looks whether the lab answers.
 const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
@@ -137,20 +133,7 @@ impl<'a> Run<'a> {
         stage: &mut Stage,
         tell: &mut dyn Reporter,
     ) -> Result<()> {
-        let logs = self.options.report.join("logs");
-        std::fs::create_dir_all(&logs).map_err(|e| {
-            Expected::usage(format!("{}: {e}", logs.display()), "give --report a folder that can be written")
-        })?;
-        // An earlier verdict in this folder must not be taken for this run's, should this run never come to one.
-        for old in REPORT_FILES {
-            match std::fs::remove_file(self.options.report.join(old)) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    let what = format!("{}: {e}", self.options.report.join(old).display());
-                    return Err(Expected::usage(what, "give --report a folder that can be written"));
-                }
-                _ => {}
-            }
-        }
+        let logs = super::folder::open(&self.options.report)?;
         let healing = leftovers::heal(&self.options.state, None).await?;
         for line in &healing.said {
             tell.say(&format!("before the start: {line}"), true);
