@@ -178,6 +178,11 @@ impl Findings {
         }
     }
 
+    /// Adds what others found.
+    pub fn add_all(&mut self, others: Vec<Finding>) {
+        self.0.extend(others);
+    }
+
     /// Adds cases of which only the first few are known in words.
     pub fn add_cases(&mut self, name: &str, examples: &[String], n: usize) {
         for example in examples {

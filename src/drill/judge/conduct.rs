@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use super::answers::Truth;
 use super::{Case, PhaseFacts};
+use crate::drill::evidence::Evidence;
+use crate::drill::verdict::{Finding, Weight};
 use crate::measure::{End, RequestRow, Spread};
 use crate::units::printable;
 
@@ -129,6 +131,24 @@ fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) {
             case.findings.add("forged_end", format!("{name}: a finish reason although the answer is not whole"));
         }
     }
+}
+
+/// Harm that is proven although the lab was lost: by what it had recorded up to a known moment, or by the client's own rows.
+pub(super) fn harm_proven(ev: &Evidence) -> Vec<Finding> {
+    let mut case = Case::new(ev);
+    let seen_until = ev.lab_seen_ms.unwrap_or(f64::NEG_INFINITY);
+    let rows: Vec<(usize, &RequestRow)> = case.counted().collect();
+    for (i, r) in rows {
+        if r.ended_ms < seen_until {
+            truth_of(&mut case, i, r);
+        } else if r.end == End::ErrorEvent && r.done_marker {
+            // The client has seen both: no record of a provider could excuse it. A cut could be the lab's own end.
+            let name = case.name_of(i);
+            case.findings.add("forged_end", format!("{name}: [DONE] beside a broken answer"));
+        }
+    }
+    duplicates(&mut case);
+    case.findings.sorted().into_iter().filter(|f| f.weight == Weight::Harm).collect()
 }
 
 fn longest(case: &Case<'_>, i: usize) -> usize {

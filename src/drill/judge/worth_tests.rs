@@ -199,3 +199,30 @@ fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_wha
     assert!(line.ends_with("no other request failed"), "{line}");
     assert_eq!(whole_line(&judge(&good())), None);
 }
+
+/// Observed harm is FAIL even where the run is otherwise INVALID; but only what the lab's records prove, or the client alone.
+#[test]
+fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
+    let mut ev = good();
+    ev.lab_lost = Some("the lab ended: signal 9".into());
+    // Request 30 starts at 7,510 ms and ends at 7,910: half an answer that says it is whole.
+    ev.requests[30].text.truncate(20);
+    assert_eq!(judge(&ev).verdict, Verdict::Invalid);
+    ev.lab_seen_ms = Some(7_900.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["lab_lost"], Verdict::Invalid));
+    assert!(j.findings[0].examples[0].contains("up to 7.90 s"), "{:?}", j.findings);
+    ev.lab_seen_ms = Some(7_920.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["truncated_as_success", "lab_lost"], Verdict::Fail));
+    // What came after its end is not the gateway's doing, unless the client saw both ends itself.
+    let mut ev = good();
+    ev.lab_lost = Some("gone".into());
+    ev.requests[30].done_marker = true;
+    ev.requests[30].end = End::Cut;
+    assert_eq!(judge(&ev).verdict, Verdict::Invalid);
+    ev.requests[30].end = End::ErrorEvent;
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["forged_end", "lab_lost"], Verdict::Fail));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
+}

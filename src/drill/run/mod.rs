@@ -135,6 +135,9 @@ pub async fn execute(
     if let (Some(Err(_)), None) = (&gathered, &run.evidence.lab_lost) {
         run.evidence.lab_lost = lab_lost(&mut stage, &run, true).await;
     }
+    if run.evidence.lab_lost.is_some() {
+        run.gather_remembered();
+    }
     drop(stage.lab_watch.take());
     let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
     match performed {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::customers::Customers;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
+use super::gather::Records;
 use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel};
 use super::leftovers;
@@ -93,6 +94,7 @@ pub(super) struct Run<'a> {
     pub(super) fault_server: String,
     pub(super) restore_deadline: Duration,
     pub(super) ours: bool,
+    pub(super) remembered: Option<Records>,
 }
 
 /// What is needed all the way.
@@ -118,6 +120,7 @@ impl<'a> Run<'a> {
             fault_server: String::new(),
             restore_deadline: Duration::from_secs(5),
             ours: true,
+            remembered: None,
         }
     }
 
