@@ -97,7 +97,7 @@ Examples:
   llmfo drill run region-outage
   llmfo drill run midstream-break --seed 7 --report out
   llmfo drill run region-outage --toxiproxy http://127.0.0.1:8474
-  llmfo drill run region-outage --lab http://127.0.0.1:41000 --target http://127.0.0.1:4000/v1
+  llmfo drill run region-outage --lab http://127.0.0.1:41000 --target http://127.0.0.1:4000/v1 --policy mine.yaml
   llmfo drill run ./my-drill.yaml --format json | jq .verdict
 
 Exits 0 for PASS, 1 for FAIL, 5 for INVALID or ABORTED, 6 if something may still be broken, 130 after Ctrl-C.")]
@@ -118,13 +118,15 @@ pub struct RunArgs {
     /// Break paths on this real Toxiproxy (API address) instead of the embedded fault server.
     #[arg(long, value_name = "URL", conflicts_with = "lab", value_hint = clap::ValueHint::Url)]
     pub toxiproxy: Option<String>,
-    /// Policy of the gateways, and source of the objectives [default: the lab's].
+    /// Policy of the gateways, and source of the objectives [default: the lab's; with --target that is not the gateway's
+    /// own, so its limits are not judged].
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// What applications see of the broken providers, instead of what the drill says.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub see: Option<SeeArg>,
-    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl [default: reports/NAME-TIME].
+    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one that holds a report is refused [default:
+    /// reports/NAME-TIME].
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub report: Option<PathBuf>,
     /// How to write the result.
@@ -142,6 +144,9 @@ pub struct GuardArgs {
     #[arg(long)]
     pub longest_s: u64,
 }
+
+/// Narrower than this the table of the promises breaks every cell into pieces: 18 rows would fill 60 lines.
+const PROMISES_WIDTH: u16 = 130;
 
 /// Signs of life of the runner may be missing this long: ten beats.
 const GUARD_BEAT: Duration = Duration::from_secs(5);
@@ -296,13 +301,14 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     let mut out = vec![format!("drill {}: {}", ev.drill, facts.description)];
     out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
     out.push(String::new());
-    out.push(if narrow { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
+    let as_lines = width.unwrap_or(DEFAULT_WIDTH) < PROMISES_WIDTH;
+    out.push(if as_lines { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
     out.push(rto_line(j));
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
     if let Some(cuts) = cut_table(j) {
         if narrow {
-            out.push("streams that were cut".into());
+            out.push("\nstreams that were cut".into());
         }
         out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::answers::Truth;
 use super::{Case, PhaseFacts};
-use crate::drill::evidence::Evidence;
+use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::verdict::{Finding, Weight};
 use crate::measure::{End, RequestRow, Spread};
 use crate::units::printable;
@@ -176,7 +176,8 @@ pub(super) fn attempts(case: &mut Case<'_>) -> u32 {
     for i in 0..case.ev.requests.len() {
         let n = u32::try_from(case.trace.seen_by[i].len()).unwrap_or(u32::MAX);
         most = most.max(n);
-        if n > case.ev.declared.max_attempts {
+        // Another policy's limit is not this gateway's.
+        if n > case.ev.declared.max_attempts && case.ev.policy_of == PolicyOf::Gateway {
             let text = format!("{}: {n} attempts, {} allowed", case.name_of(i), case.ev.declared.max_attempts);
             case.findings.add("attempts_exceeded", text);
         }

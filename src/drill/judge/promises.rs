@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::compatibility::INVARIANTS;
-use super::recovery::{BOUND_SHARE, OVERHEAD_MS};
+use super::recovery::{BOUND_SHARE, LIMITS_UNKNOWN, OVERHEAD_MS};
 use super::{Case, Compatibility, Independence, Recovery, hit};
+use crate::drill::evidence::PolicyOf;
 use crate::drill::verdict::{Kept, Promise, Row};
 use crate::measure::Spread;
 
@@ -185,14 +186,7 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
             useful.n,
             kept(useful.p95, d.useful_text_p95_ms),
         ),
-        row(
-            "attempts_per_request_max",
-            "requests that providers received for one of the client",
-            format!("≤ {}", d.max_attempts),
-            attempts.to_string(),
-            n,
-            Kept::when(attempts <= d.max_attempts),
-        ),
+        of_attempts(case, attempts),
         row(
             "handoff_rate",
             "turns handed off without being asked for",
@@ -203,6 +197,18 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
         ),
     ];
     promise("capacity", "queue_max", json!(d.queue_max), json!(queue_max), n, rows)
+}
+
+fn of_attempts(case: &Case<'_>, attempts: u32) -> Row {
+    let (most, n) = (case.ev.declared.max_attempts, case.ev.requests.len());
+    let what = "requests that providers received for one of the client";
+    let of = |declared: String, verdict: Kept| {
+        row("attempts_per_request_max", what, declared, attempts.to_string(), n, verdict)
+    };
+    match case.ev.policy_of {
+        PolicyOf::Gateway => of(format!("≤ {most}"), Kept::when(attempts <= most)),
+        PolicyOf::Lab => Row { why: LIMITS_UNKNOWN.into(), ..of("not known".into(), Kept::NotJudged) },
+    }
 }
 
 fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {

@@ -12,6 +12,9 @@ pub const OVERHEAD_MS: f64 = 100.0;
 /// Share of affected requests that must stay within the bound.
 pub const BOUND_SHARE: f64 = 0.95;
 
+/// Why a limit cannot be laid beside what was measured.
+pub const LIMITS_UNKNOWN: &str = "the limits of this gateway are not known: give its policy with --policy";
+
 /// Requests that tried the broken provider, held to what their limits explain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
@@ -30,7 +33,7 @@ impl Bound {
     #[must_use]
     pub fn kept(&self) -> Option<bool> {
         let known = self.n > 0 && self.unknown.is_none();
-        known.then(|| self.within as f64 >= BOUND_SHARE * self.n as f64)
+        known.then_some(self.within as f64 >= BOUND_SHARE * self.n as f64)
     }
 }
 
@@ -229,7 +232,7 @@ fn unknown(case: &Case<'_>) -> Option<String> {
         return None;
     }
     if ev.policy_of == PolicyOf::Lab {
-        return Some("the limits of this gateway are not known: give its policy with --policy".into());
+        return Some(LIMITS_UNKNOWN.into());
     }
     let mut dials = 0;
     let dead = ev.windows.iter().filter(|w| w.dead());

@@ -106,6 +106,11 @@ fn of_a_foreign_gateway_only_requests_are_judged_that_are_known_to_have_met_the_
     let j = judge(&ev);
     assert_eq!(row(&j, "within_bound").verdict, Kept::NotJudged);
     assert!(row(&j, "within_bound").why.contains("--policy"));
+    assert_eq!(row(&j, "attempts_per_request_max").verdict, Kept::NotJudged);
+    ev.declared.max_attempts = 1;
+    assert!(!codes(&judge(&ev)).contains(&"attempts_exceeded"));
+    ev.policy_of = crate::drill::evidence::PolicyOf::Gateway;
+    assert!(codes(&judge(&ev)).contains(&"attempts_exceeded"));
 }
 
 /// A refused connection is not even counted.
