@@ -11,3 +11,5 @@ mod good;
 mod safety;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod target;
