@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use llmfo::policy::{Policy, TargetId};
 use llmfo::router::decision::Note;
-use llmfo::router::{AttemptId, Engine, Failure, Input, Machine, Output, RequestId, StatusFailure};
+use llmfo::router::{
+    AttemptId, Engine, Failure, HandoffCause, Input, Machine, Output, Reply, RequestId, StatusFailure,
+};
 use llmfo::sim::outages::{Channel, Effect, Kind, Listed, Look, Outage, RateStorms, Source};
 use llmfo::sim::run::{Core, Ran, run_on};
 use llmfo::sim::scenario::{self, Options};
@@ -26,10 +28,10 @@ enum Bug {
     RateLimitCounted,
     /// A stream that broke after commit is tried again elsewhere.
     AttemptAfterCommit,
-    /// The second attempt goes to a target where the data may not go.
-    ResidencyIgnored,
-    /// The place of a request whose limit ran out is never given back: it has no end.
-    PlaceLeakedOnTimeout,
+    /// A hedge goes to a target where the data may not go.
+    ResidencyIgnoredOnHedge,
+    /// A request that has waited too long in the queue keeps its place: it has no end.
+    QueuePlaceLeakedOnTimeout,
 }
 
 struct Shell {
@@ -40,7 +42,6 @@ struct Shell {
     leaked: Vec<TargetId>,
     dialled: BTreeMap<AttemptId, RequestId>,
     timed_out: Vec<RequestId>,
-    dials: BTreeMap<RequestId, u32>,
     abroad: TargetId,
     next: u64,
 }
@@ -55,7 +56,6 @@ impl Shell {
             leaked: Vec::new(),
             dialled: BTreeMap::new(),
             timed_out: Vec::new(),
-            dials: BTreeMap::new(),
             abroad: policy.target_named("abroad").unwrap().id,
             next: 1 << 40,
         }
@@ -87,7 +87,6 @@ impl Shell {
             }
             Output::Dial { request, attempt, .. } => {
                 self.dialled.insert(*attempt, *request);
-                *self.dials.entry(*request).or_default() += 1;
             }
             Output::Cancel { attempt } => {
                 if self.bug == Bug::ProbePlaceLeaked
@@ -101,19 +100,21 @@ impl Shell {
                 {
                     self.leaked.push(*target);
                 }
-                if self.bug == Bug::PlaceLeakedOnTimeout
-                    && let Some(request) = self.dialled.get(attempt)
-                {
-                    self.timed_out.push(*request);
-                }
+            }
+            Output::Reply { request, reply: Reply::Handoff { cause: HandoffCause::QueueTimeout, .. }, .. }
+                if self.bug == Bug::QueuePlaceLeakedOnTimeout =>
+            {
+                self.timed_out.push(*request);
+                return;
             }
             Output::Reply { request, .. } | Output::Done { request, .. } if self.timed_out.contains(request) => return,
             _ => {}
         }
         match (self.bug, output) {
-            (Bug::ResidencyIgnored, Output::Dial { request, attempt, limits, fresh, degraded, .. })
-                if self.dials.get(&request) == Some(&2) =>
-            {
+            (
+                Bug::ResidencyIgnoredOnHedge,
+                Output::Dial { request, attempt, limits, fresh, degraded, hedge: true, .. },
+            ) => {
                 let target = self.abroad;
                 self.out.push_back(Output::Dial {
                     request,
@@ -122,7 +123,7 @@ impl Shell {
                     limits,
                     fresh,
                     degraded,
-                    hedge: false,
+                    hedge: true,
                     max_output_tokens: None,
                     withhold: llmfo::router::Withhold::Nothing,
                 });
@@ -188,7 +189,16 @@ fn policy() -> Arc<Policy> {
                   capabilities: { tools: true, json_schema: strict }\n    residency: [us]\n";
     let text = text
         .replacen("targets:\n", abroad, 1)
-        .replace("targets: [channel-a, channel-b]", "targets: [channel-a, channel-b, abroad]");
+        .replace("targets: [channel-a, channel-b]", "targets: [channel-a, channel-b, abroad]")
+        // So few slots that some wait too long for one, and a hedge well below the first-token limit.
+        .replace(
+            "slots: 64, failure_unit_slots: 16, reserve_slots: 16",
+            "slots: 10, failure_unit_slots: 1, reserve_slots: 1",
+        )
+        .replace(
+            "    max_attempts: 3\n",
+            "    max_attempts: 3\n    hedge: { after_ms: 900 }\n    queue: { max_depth: 8, max_wait_ms: 700 }\n",
+        );
     let (policy, found) = llmfo::policy::load("planted", text.as_bytes());
     Arc::new(policy.unwrap_or_else(|| panic!("{found:?}")))
 }
@@ -252,13 +262,13 @@ fn an_attempt_after_commit_is_caught() {
 }
 
 #[test]
-fn a_target_abroad_is_caught() {
-    caught(Bug::ResidencyIgnored, "no filter is relaxed");
+fn a_hedge_abroad_is_caught() {
+    caught(Bug::ResidencyIgnoredOnHedge, "no filter is relaxed");
 }
 
 #[test]
-fn a_place_leaked_on_a_timeout_is_caught() {
-    caught(Bug::PlaceLeakedOnTimeout, "nothing stays open");
+fn a_queue_place_leaked_on_a_timeout_is_caught() {
+    caught(Bug::QueuePlaceLeakedOnTimeout, "nothing stays open");
 }
 
 #[test]
