@@ -7,7 +7,10 @@ use llmfo::cli::{self, Cli};
 use llmfo::exit::Exit;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return ExitCode::from(cli::told(&told).code()),
+    };
     let code = match std::panic::catch_unwind(|| cli::run(cli)) {
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {

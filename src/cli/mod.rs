@@ -11,6 +11,8 @@ pub mod simulate;
 pub mod toxiproxy;
 pub mod validate;
 
+use std::io::Write;
+
 use clap::{Parser, Subcommand};
 
 use crate::error::Result;
@@ -58,6 +60,23 @@ pub enum Command {
     Toxiproxy(toxiproxy::Args),
     /// Print shell completions.
     Completions(completions::Args),
+}
+
+/// What the command line itself has to say: help, the version, or what is wrong with it. Help that could not be written was
+/// asked for in vain, as any other result.
+#[must_use]
+pub fn told(said: &clap::Error) -> Exit {
+    let written = said.print().and_then(|()| std::io::stdout().flush());
+    if said.use_stderr() {
+        return Exit::Usage;
+    }
+    match written {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Term::detect(ColorChoice::Auto).err(&format!("llmfo: the result could not be written: {e}"));
+            Exit::CouldNotRun
+        }
+        Ok(()) | Err(_) => Exit::Good,
+    }
 }
 
 /// What every command gets.

@@ -1,12 +1,14 @@
 //! `llmfo serve`
 
+mod signals;
+
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use self::signals::Signals;
 use tokio::sync::oneshot;
 
 use super::Global;
@@ -29,8 +31,8 @@ Examples:
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGTERM and SIGINT drain: not ready at once, no new connections, open requests finish within --drain-s, then end with an
-error event. A second signal ends it at once. Exit code 0 after a drain.";
+SIGTERM, SIGINT, SIGHUP and SIGQUIT drain: not ready at once, no new connections, open requests finish within --drain-s, then
+end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -172,15 +174,14 @@ fn credentials(policy: &Policy, chosen: &Path) -> Result<()> {
 }
 
 async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
-    let no_signals = |e| Expected::could_not(format!("signals cannot be caught: {e}"), "");
-    let mut term = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut int = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut signals =
+        Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
     let gateway = Gateway::start(settings).await?;
     announce(global, args, chosen, &policy, &gateway);
     let orphaned = stdin_end(args.exit_with_stdin);
     let drain = tokio::select! {
-        _ = asked(&mut term, &mut int) => Duration::from_secs(args.drain_s),
+        _ = signals.next() => Duration::from_secs(args.drain_s),
         Ok(()) = orphaned => ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
     };
     let open = gateway.open();
@@ -194,14 +195,7 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
             }
             Ok(Exit::Good)
         }
-        exit = asked(&mut term, &mut int) => Ok(exit),
-    }
-}
-
-async fn asked(term: &mut Signal, int: &mut Signal) -> Exit {
-    tokio::select! {
-        _ = term.recv() => Exit::Terminated,
-        _ = int.recv() => Exit::Interrupted,
+        exit = signals.next() => Ok(exit),
     }
 }
 

@@ -116,7 +116,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let content = policy_file::read(&chosen.path)?;
     announce(global, &chosen);
     let now = args.now.unwrap_or_else(jiff::Timestamp::now);
-    let report = findings(&chosen.path, &content, now);
+    let report = findings(&chosen.path, &content, now).hide_info(global.quiet);
     let strict = args.deny == Some(Deny::Warnings);
     match args.format {
         Format::Human => global.term.out(&render_human(&report, global.term.out_color, global.term.width)),

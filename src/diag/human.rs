@@ -25,11 +25,11 @@ pub fn render(report: &Report, color: bool, width: Option<u16>) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(usize::from(width.unwrap_or(WIDTH)).max(60));
     let mut out = String::new();
-    for diagnostic in report.diagnostics().iter().take(SHOWN) {
+    for diagnostic in report.shown().take(SHOWN) {
         out.push_str(&one(report, diagnostic, &renderer));
         out.push_str("\n\n");
     }
-    if let Some(more) = report.diagnostics().len().checked_sub(SHOWN).filter(|n| *n > 0) {
+    if let Some(more) = report.shown().count().checked_sub(SHOWN).filter(|n| *n > 0) {
         let _ = writeln!(out, "... and {more} more findings, not shown; `--format json` has them all\n");
     }
     out.push_str(&verdict(report.counts()));

@@ -20,6 +20,7 @@ pub struct Counts {
 pub struct Report {
     sources: BTreeMap<FileName, Source>,
     diagnostics: Vec<Diagnostic>,
+    hides_info: bool,
 }
 
 impl Report {
@@ -42,6 +43,17 @@ impl Report {
                 &b.message,
             ))
         });
+    }
+
+    /// For people only errors and warnings are shown; the rest is counted.
+    #[must_use]
+    pub fn hide_info(self, hide: bool) -> Report {
+        Report { hides_info: hide, ..self }
+    }
+
+    /// The findings that people are shown.
+    pub(super) fn shown(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|d| !(self.hides_info && d.severity == Severity::Info))
     }
 
     /// The text of this name.

@@ -18,6 +18,7 @@ use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use super::pause::CoreTime;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
@@ -120,7 +121,6 @@ pub type MakeCore = Box<dyn Fn(u64) -> Box<dyn Core> + Send + Sync>;
 
 /// The driver.
 pub struct Driver {
-    anchor: Instant,
     policy: Arc<Policy>,
     seed: u64,
     make: MakeCore,
@@ -137,6 +137,14 @@ struct State {
     attempts: BTreeMap<AttemptId, Owner>,
     /// What the timer task waits for.
     armed: Option<Ts>,
+    time: CoreTime,
+}
+
+impl State {
+    /// Now, on the core's time line.
+    fn now(&mut self) -> Ts {
+        self.time.at(Instant::now(), self.armed)
+    }
 }
 
 struct Slot {
@@ -167,26 +175,15 @@ impl Driver {
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             armed: None,
+            time: CoreTime::new(anchor),
         };
-        Driver { anchor, policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher }
+        Driver { policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher }
     }
 
-    /// Now, on the core's time line.
+    /// Now, on the core's time line: without the pauses of this process.
     #[must_use]
     pub fn now(&self) -> Ts {
-        self.at(Instant::now())
-    }
-
-    /// A point of the monotonic clock on the core's time line.
-    #[must_use]
-    pub fn at(&self, instant: Instant) -> Ts {
-        Ts(u64::try_from(instant.saturating_duration_since(self.anchor).as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    /// A point of the core's time line on the monotonic clock.
-    #[must_use]
-    pub fn instant(&self, at: Ts) -> Instant {
-        self.anchor + std::time::Duration::from_nanos(at.0)
+        self.lock().now()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -256,8 +253,9 @@ impl Driver {
     /// What every target can do now, and what is under way.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let state = self.lock();
-        state.core.snapshot(self.now())
+        let mut state = self.lock();
+        let now = state.now();
+        state.core.snapshot(now)
     }
 
     /// Client requests that are not over.
@@ -276,12 +274,15 @@ impl Driver {
     /// Runs the core's clock. Never returns.
     pub async fn run_clock(self: Arc<Self>) {
         loop {
-            let armed = self.lock().armed;
+            let armed = {
+                let state = self.lock();
+                state.armed.map(|at| state.time.instant(at))
+            };
             match armed {
                 None => self.timer.notified().await,
                 Some(at) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(self.instant(at).into()) => {
+                        () = tokio::time::sleep_until(at.into()) => {
                             let over = self.step(self.lock(), Input::Tick, None);
                             self.after(over);
                         }
@@ -299,7 +300,7 @@ impl Driver {
         input: Input,
         mut about: Option<RequestId>,
     ) -> Vec<(Meta, DecisionRecord)> {
-        let now = self.now();
+        let now = state.now();
         let ended = match &input {
             Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => Some(*attempt),
             _ => None,

@@ -126,6 +126,29 @@ fn mistakes_of_every_kind_are_reported_together() {
     assert_eq!(codes, ["LF004", "LF007", "LF007", "LF008", "LF104"]);
 }
 
+#[test]
+fn an_address_that_would_fail_at_every_call_is_a_finding() {
+    let with = |address: &str| broken("http://10.30.0.11:8000/v1", address);
+    for (address, says, help) in [
+        ("http://10.30.0.11:99999/v1", "`99999` is no port", "http://10.20.0.11:8000/v1"),
+        ("http://10.30.0.11:0/v1", "`0` is no port", "write it like"),
+        ("http://10.30.0.11:/v1", "is no port", "write it like"),
+        ("http://[::1]:70000/v1", "`70000` is no port", "write it like"),
+        ("http://10.30.0.11:8000/v1/chat/completions", "ends in `/chat/completions`", "`http://10.30.0.11:8000/v1`"),
+        ("https://vendor.example/v1/chat/completions/", "ends in", "`https://vendor.example/v1`"),
+    ] {
+        let found = with(address);
+        assert_eq!(found.iter().map(|d| d.rule.code).collect::<Vec<_>>(), ["LF011"], "{address}: {found:#?}");
+        assert!(found[0].message.contains(says), "{address}: {}", found[0].message);
+        assert!(found[0].help.as_deref().unwrap().contains(help), "{address}: {:?}", found[0].help);
+    }
+    for address in
+        ["http://[::1]/v1", "http://[::1]:65535/v1", "https://vendor.example", "http://h:1/chat/completions/v1"]
+    {
+        assert!(with(address).is_empty(), "{address}: {:#?}", with(address));
+    }
+}
+
 /// Bug case B115: zero, negative and absurd numbers, `.inf`, a percentage for a share, seconds for milliseconds.
 #[test]
 fn numbers_that_switch_something_off_are_refused_with_their_unit() {

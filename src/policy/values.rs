@@ -63,6 +63,28 @@ fn secret_part(url: &str) -> Option<&'static str> {
     }
 }
 
+/// An address that would fail at every call: without a port that exists, or with the end that is added to it.
+fn address(url: &str, at: &str, who: &str, doc: &SpannedDoc) -> Option<Diagnostic> {
+    let (_, rest) = url.split_once("://")?;
+    let host = rest.split(['/', '?', '#']).next().unwrap_or("");
+    // An IPv6 address has colons of its own, inside brackets.
+    let port = host.rsplit(']').next().unwrap_or(host).split_once(':').map(|(_, port)| port);
+    if let Some(port) = port.filter(|p| p.parse::<u16>().map_or(true, |p| p == 0)) {
+        return Some(
+            doc.at(&shape::WRONG_FORM, at, format!("{} is no port", quoted(port)))
+                .expected("a port from 1 to 65535, or none")
+                .help("write it like `http://10.20.0.11:8000/v1`"),
+        );
+    }
+    let base = url.trim_end_matches('/').strip_suffix("/chat/completions")?;
+    Some(
+        doc.at(&shape::WRONG_FORM, at, format!("the address of {who} ends in `/chat/completions`"))
+            .label("this end is added at every call")
+            .expected("the address before it")
+            .help(format!("write {}", quoted(base))),
+    )
+}
+
 fn targets(raw: &PolicyFile, doc: &SpannedDoc, found: &mut Vec<Diagnostic>) {
     for (name, target) in raw.targets.iter().flat_map(|t| t.iter()) {
         let at = format!("/targets/{}", escape(name));
@@ -91,6 +113,9 @@ fn targets(raw: &PolicyFile, doc: &SpannedDoc, found: &mut Vec<Diagnostic>) {
                     .expected("an address without a name, password or query in it")
                     .help("give the key as `credentials: env:NAME`, and change it if the file was shared"),
             );
+        } else {
+            let url = target.base_url.as_deref().unwrap_or("");
+            found.extend(address(url, &format!("{at}/base_url"), &who, doc));
         }
         if let Some(port) = target.connect_to.as_deref().and_then(|c| c.rsplit(':').next())
             && port.parse::<u16>().map_or(true, |p| p == 0)

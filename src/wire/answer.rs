@@ -3,7 +3,7 @@
 
 use super::chunk::{self, CallFragment, Chunk, MAX_CALLS, MAX_CHOICES};
 use super::error::{self, ErrorObject};
-use super::sse::{MAX_EVENT_BYTES, SseReader};
+use super::sse::{MAX_EVENT_BYTES, SseEvent, SseReader};
 use super::stream::{Anomaly, StreamFault};
 use super::toolcall::{Calls, ToolCall};
 use super::{Secrets, Usage, json};
@@ -112,8 +112,7 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
         "system_fingerprint" => facts.fingerprint = json::filled_text(m.value),
         // Errors without the `error` member.
         "object" => object_is_error = m.value == "\"error\"",
-        "detail" | "message" => names_error = true,
-        _ => {}
+        key => names_error |= key == "message" || error::tells_of_one(key, m.value),
     });
     if !is_object {
         return malformed(match (json::is_whole(body), content_type) {
@@ -215,13 +214,18 @@ fn looks_like_events(body: &[u8]) -> bool {
 fn error_among_events(body: &[u8], secrets: &Secrets) -> Option<ErrorObject> {
     let mut reader = SseReader::new(MAX_EVENT_BYTES);
     reader.push(bytes::Bytes::copy_from_slice(body));
-    let error = |data: &[u8]| Chunk::read(data, secrets).ok()?.error;
+    let error = |event: &SseEvent| {
+        if event.named_error {
+            return Some(ErrorObject::read(200, &event.data, secrets));
+        }
+        Chunk::read(&event.data, secrets).ok()?.error
+    };
     while let Some(Ok(event)) = reader.next() {
-        if let Some(found) = error(&event.data) {
+        if let Some(found) = error(&event) {
             return Some(found);
         }
     }
-    error(&reader.finish()?.ok()?.data)
+    error(&reader.finish()?.ok()?)
 }
 
 /// A stream put together into one answer. What is above the bound is left out and [`Transcript::cut_short`] says so: a copy

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
-use super::{json, rewrite};
+use super::{json, kinds, rewrite};
 
 /// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
 pub const MAX_DEPTH: usize = 128;
@@ -89,7 +89,8 @@ impl ChatRequest {
     /// # Errors
     /// If it is not UTF-8, not JSON, not an object, nested deeper than [`MAX_DEPTH`], has no usable `model`, has more of something
     /// than any honest request, or has a member
-    /// twice that llmfo reads: two readers may take different ones, and a filter must not be talked around.
+    /// twice that llmfo reads: two readers may take different ones, and a filter must not be talked around. Also if a member
+    /// has a type under which the target's answer would be misjudged.
     pub fn parse(body: Bytes) -> Result<ChatRequest, BadRequest> {
         let text = std::str::from_utf8(&body).map_err(|_| BadRequest::new("The request body is not UTF-8.", None))?;
         if json::deeper_than(&body, MAX_DEPTH) {
@@ -114,6 +115,9 @@ impl ChatRequest {
         }
         if let Some(twice) = read.twice {
             return Err(BadRequest::new(format!("The request body has `{twice}` twice."), Some(twice)));
+        }
+        if let Some((name, wanted)) = read.wrong {
+            return Err(BadRequest::new(format!("`{name}` must be {wanted}."), Some(name)));
         }
         let Some((model, model_at)) = read.model else {
             return Err(BadRequest::new("You must provide `model`, a string that is not empty.", Some("model")));
@@ -211,6 +215,7 @@ struct Reading {
     seen: Vec<&'static str>,
     members: usize,
     twice: Option<&'static str>,
+    wrong: Option<(&'static str, &'static str)>,
     too_many: Option<&'static str>,
     messages: usize,
     model: Option<(String, Range<usize>)>,
@@ -273,6 +278,9 @@ impl Reading {
             return;
         }
         self.seen.push(name);
+        if let Some(wanted) = kinds::must_be(name, m.value) {
+            self.wrong.get_or_insert((name, wanted));
+        }
         match name {
             "model" => {
                 self.model =

@@ -93,7 +93,6 @@ impl Chunk {
         let is_object = json::members(base, |m| match m.key().as_ref() {
             "error" => chunk.error = error::from_member(m.value, secrets),
             "choices" => {
-                bare.choices = true;
                 json::elements(m.value, |value| {
                     if chunk.choices.len() == MAX_CHOICES {
                         too_many = true;
@@ -111,9 +110,11 @@ impl Chunk {
             "usage" => chunk.usage = read_usage(m.value),
             "model" => chunk.model = json::filled_text(m.value),
             "system_fingerprint" => chunk.fingerprint = json::filled_text(m.value),
-            "object" => bare.object_is_error = m.value == "\"error\"",
-            "detail" => bare.detail = true,
-            _ => {}
+            "object" => {
+                bare.object_is_error = m.value == "\"error\"";
+                bare.object_is_chunk = m.value == "\"chat.completion.chunk\"";
+            }
+            key => bare.told |= error::tells_of_one(key, m.value),
         });
         if !is_object {
             return Err(if json::is_whole(base.as_bytes()) {
@@ -125,13 +126,20 @@ impl Chunk {
         if too_many || chunk.choices.iter().any(|c| c.delta.tool_calls.len() > MAX_CALLS) {
             return Err("one chunk has more choices or tool calls than any answer");
         }
-        if chunk.error.is_none() && (bare.object_is_error || bare.detail && !bare.choices) {
+        if chunk.error.is_none() && (bare.object_is_error || bare.told && chunk.says_nothing() && !bare.object_is_chunk)
+        {
             chunk.error = Some(ErrorObject::read(200, base.as_bytes(), secrets));
         }
         if odd_finish && chunk.error.is_none() {
             return Err(ODD_FINISH);
         }
         Ok(chunk)
+    }
+
+    /// It holds no choice and no usage: nothing that a client waits for.
+    #[must_use]
+    pub fn says_nothing(&self) -> bool {
+        self.choices.is_empty() && self.usage.is_none()
     }
 
     /// It holds usage and no choice: a client that did not ask for usage does not expect it (case B023).
@@ -144,9 +152,10 @@ impl Chunk {
 /// Error objects that some servers send without the `error` member.
 #[derive(Default)]
 struct BareError {
-    choices: bool,
     object_is_error: bool,
-    detail: bool,
+    object_is_chunk: bool,
+    /// A member that only an error has. It counts where there is nothing of an answer.
+    told: bool,
 }
 
 /// A finish reason of a wrong type is the one oddity that is not passed over: read as none it would be an answer without an

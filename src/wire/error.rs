@@ -80,6 +80,16 @@ pub(crate) fn from_member(value: &str, secrets: &Secrets) -> Option<ErrorObject>
     Some(out)
 }
 
+/// Members under which servers tell what went wrong, the likeliest first.
+const TELLING: [&str; 7] = ["message", "detail", "msg", "error_description", "error_message", "errorMessage", "errors"];
+
+/// A member that tells what went wrong, in a document that has no `error` and is no answer. Text alone does: an object under
+/// `message` is the way in which some APIs answer.
+pub(crate) fn tells_of_one(key: &str, value: &str) -> bool {
+    let list = matches!(key, "detail" | "errors") && value.starts_with(['[', '{']) && value.len() > 2;
+    TELLING.contains(&key) && (list || value.starts_with('"') && value.len() > 2)
+}
+
 fn too_long(bytes: usize) -> ErrorObject {
     ErrorObject { message: format!("an error of {bytes} bytes, which is not looked into"), ..ErrorObject::default() }
 }
@@ -97,10 +107,7 @@ fn from_value(value: &Value, secrets: &Secrets) -> ErrorObject {
         || value.get("object").and_then(Value::as_str) == Some("error");
     let message = match inner {
         Value::String(s) => s.clone(),
-        _ => [text("message"), text("detail"), text("msg"), text("error_description")]
-            .into_iter()
-            .find(|t| !t.is_empty())
-            .unwrap_or_default(),
+        _ => TELLING.map(text).into_iter().find(|t| !t.is_empty()).unwrap_or_default(),
     };
     let kind = Some(text("type")).filter(|t| !t.is_empty() && t != "error").unwrap_or_else(|| text("status"));
     ErrorObject {

@@ -126,6 +126,30 @@ pub(crate) fn filled_text(value: &str) -> Option<String> {
     text(value).filter(|t| !t.is_empty())
 }
 
+/// The text with the escapes of all its strings resolved, keys included: for looking at, not for reading again.
+pub(crate) fn unescaped(document: &str) -> String {
+    fn walk(value: &serde_json::Value, out: &mut String) {
+        match value {
+            serde_json::Value::Object(members) => members.iter().for_each(|(key, value)| {
+                out.push_str(key);
+                out.push('\n');
+                walk(value, out);
+            }),
+            serde_json::Value::Array(list) => list.iter().for_each(|value| walk(value, out)),
+            serde_json::Value::String(text) => {
+                out.push_str(text);
+                out.push('\n');
+            }
+            _ => {}
+        }
+    }
+    let mut out = String::new();
+    if let Ok(value) = serde_json::from_str(document) {
+        walk(&value, &mut out);
+    }
+    out
+}
+
 /// A whole number that is not negative, also one that was sent as a string or as `3.0`.
 pub(crate) fn unsigned(value: &str) -> Option<u64> {
     let value = value.trim_matches('"');

@@ -7,6 +7,7 @@ pub mod chat;
 pub mod chunk;
 pub mod error;
 mod json;
+mod kinds;
 pub mod message;
 pub mod retry_after;
 mod rewrite;

@@ -28,6 +28,10 @@ pub struct SseEvent {
     pub data_at: Option<usize>,
     /// What kind of block it is.
     pub kind: SseKind,
+    /// Its name (`event:`) is `error`.
+    pub named_error: bool,
+    /// It has more than `data` lines: comments, names, ids, unknown fields.
+    pub more_lines: bool,
 }
 
 /// What a block holds.
@@ -239,7 +243,8 @@ impl SseReader {
 }
 
 /// Reads the lines of one whole block.
-fn read_block(raw: Bytes) -> SseEvent {
+pub(super) fn read_block(raw: Bytes) -> SseEvent {
+    let (mut named_error, mut more_lines) = (false, false);
     let mut only: Option<(usize, usize)> = None;
     let mut joined: Option<BytesMut> = None;
     let mut stray = false;
@@ -270,9 +275,12 @@ fn read_block(raw: Bytes) -> SseEvent {
                     only = Some((from, to));
                 }
             }
-            b"" | b"event" | b"id" | b"retry" => {}
+            // The last name counts, as in a browser.
+            b"event" => named_error = rest[value..line_bytes].trim_ascii().eq_ignore_ascii_case(b"error"),
+            b"" | b"id" | b"retry" => {}
             _ => stray = true,
         }
+        more_lines |= name != b"data" && line_bytes > 0;
         at += line_bytes + 1;
     }
     let (data, data_at, kind) = match (joined, only) {
@@ -280,7 +288,7 @@ fn read_block(raw: Bytes) -> SseEvent {
         (None, Some((from, to))) => (raw.slice(from..to), Some(from), SseKind::Data),
         (None, None) => (Bytes::new(), None, if stray { SseKind::Stray } else { SseKind::Silent }),
     };
-    SseEvent { raw, data, data_at, kind }
+    SseEvent { raw, data, data_at, kind, named_error, more_lines }
 }
 
 #[cfg(test)]

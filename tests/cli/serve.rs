@@ -47,7 +47,12 @@ struct Served {
 
 impl Served {
     fn start(dir: &Path, args: &[&str]) -> Served {
-        let mut child = serve(dir, &["--listen", "127.0.0.1:0", "--format", "json"])
+        Served::of(serve(dir, &[]), args)
+    }
+
+    fn of(mut command: Command, args: &[&str]) -> Served {
+        let mut child = command
+            .args(["--listen", "127.0.0.1:0", "--format", "json"])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -204,14 +209,114 @@ fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     assert_eq!(lines.last().unwrap()["event"], "stopped");
 }
 
-#[test]
-fn a_signal_drains_and_a_second_one_ends_it_at_once() {
-    // Takes connections and says nothing.
+/// A request at a provider that says nothing, once the gateway has it.
+fn ask(served: &Served) -> TcpStream {
+    let mut client = TcpStream::connect(served.address("listen")).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    write!(client, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .unwrap();
+    let start = Instant::now();
+    while !get(served.address("admin"), "/snapshot").contains("\"requests\":{\"open\":1") {
+        assert!(start.elapsed() < LIMIT);
+    }
+    client
+}
+
+/// Takes connections and says nothing.
+fn silent() -> SocketAddr {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let provider = silent.local_addr().unwrap();
     std::thread::spawn(move || silent.incoming().collect::<Vec<_>>());
+    provider
+}
+
+#[test]
+fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     let dir = tempfile::tempdir().unwrap();
-    write(&dir, &policy(provider, ""));
+    write(&dir, &policy(silent(), ""));
+    for signal in [rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
+        let mut drained = Served::start(dir.path(), &["--drain-s", "1"]);
+        let mut client = ask(&drained);
+        drained.signal(signal);
+        let (code, took) = drained.wait();
+        assert_eq!(code, Some(0), "{signal:?}: a drain is a good end");
+        assert!(took > Duration::from_millis(800), "{signal:?}: {took:?}");
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 503") && said.contains("shutting_down"), "{signal:?}: {said}");
+    }
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_llmfo"), "serve"]);
+    nohup.current_dir(dir.path()).env_remove("LLMFO_POLICY").env_remove("RUST_LOG");
+    let mut served = Served::of(nohup, &["--drain-s", "1"]);
+    served.signal(rustix::process::Signal::HUP);
+    // Still there, and still ready to be stopped by a signal that counts.
+    let _client = ask(&served);
+    served.signal(rustix::process::Signal::TERM);
+    assert_eq!(served.wait().0, Some(0));
+}
+
+#[test]
+fn a_pause_of_the_process_is_no_fault_of_a_provider() {
+    use rustix::process::Signal;
+    // Says a word every 50 ms, sixty times; the first connection is the gateway's own look.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let provider = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::spawn(move || talk(stream.unwrap()));
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        &dir,
+        &policy(provider, "").replace("    max_attempts: 1\n", "    max_attempts: 1\n    idle_timeout_ms: 500\n"),
+    );
+    let served = Served::start(dir.path(), &[]);
+    let body = r#"{"model":"chat","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
+    let clients: Vec<TcpStream> = (0..6)
+        .map(|_| {
+            let mut client = TcpStream::connect(served.address("listen")).unwrap();
+            client.set_read_timeout(Some(LIMIT)).unwrap();
+            let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length:";
+            write!(client, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
+            assert!(client.read(&mut [0; 64]).unwrap() > 0, "the stream has begun");
+            client
+        })
+        .collect();
+    served.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(1500));
+    served.signal(Signal::CONT);
+    for mut client in clients {
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert!(said.contains("[DONE]") && !said.contains("\"error\""), "{said}");
+    }
+    let snapshot = get(served.address("admin"), "/snapshot");
+    assert!(snapshot.contains("\"failed_counted\":0"), "{snapshot}");
+}
+
+/// One streamed answer of a healthy provider that takes three seconds.
+fn talk(mut stream: TcpStream) {
+    let mut request = [0; 4096];
+    if !matches!(stream.read(&mut request), Ok(n) if n > 0) {
+        return;
+    }
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n");
+    for n in 0..60 {
+        let finish = if n == 59 { "\"stop\"" } else { "null" };
+        let choice = format!(r#"{{"index":0,"delta":{{"content":" w{n}"}},"finish_reason":{finish}}}"#);
+        let _ = stream.write_all(format!("data: {{\"choices\":[{choice}]}}\n\n").as_bytes());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let _ = stream.write_all(b"data: [DONE]\n\n");
+}
+
+#[test]
+fn a_signal_drains_and_a_second_one_ends_it_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(silent(), ""));
 
     let mut idle = Served::start(dir.path(), &[]);
     idle.signal(rustix::process::Signal::TERM);
@@ -219,18 +324,6 @@ fn a_signal_drains_and_a_second_one_ends_it_at_once() {
     assert_eq!(code, Some(0));
     assert!(took < Duration::from_secs(5), "{took:?}");
 
-    let ask = |served: &Served| {
-        let mut client = TcpStream::connect(served.address("listen")).unwrap();
-        client.set_read_timeout(Some(LIMIT)).unwrap();
-        let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
-        write!(client, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
-            .unwrap();
-        let start = Instant::now();
-        while !get(served.address("admin"), "/snapshot").contains("\"requests\":{\"open\":1") {
-            assert!(start.elapsed() < LIMIT);
-        }
-        client
-    };
     let mut drained = Served::start(dir.path(), &["--drain-s", "1"]);
     let mut client = ask(&drained);
     drained.signal(rustix::process::Signal::INT);

@@ -464,3 +464,34 @@ fn explain_explains_lists_and_suggests() {
     assert!(v.as_array().unwrap().iter().all(|r| r["why"].as_str().is_some_and(|w| !w.is_empty())));
     assert_eq!(run(dir.path(), &["explain"]).status.code(), Some(2));
 }
+
+#[test]
+fn quiet_shows_errors_and_warnings_and_counts_the_rest() {
+    let dir = temp();
+    file(&dir, "p.yaml", SUPPORT);
+    let all = out(&run(dir.path(), &["validate", "p.yaml", "--now", NOW]));
+    let quiet = out(&run(dir.path(), &["-q", "validate", "p.yaml", "--now", NOW]));
+    assert!(all.contains("info[LF503"), "{all}");
+    assert!(!quiet.contains("info[") && quiet.contains("warning["), "{quiet}");
+    assert_eq!(all.lines().last(), quiet.lines().last());
+    assert_eq!(all.matches("warning[").count(), quiet.matches("warning[").count());
+    // Machines get everything.
+    let json = out(&run(dir.path(), &["-q", "validate", "p.yaml", "--now", NOW, "--format", "json"]));
+    assert!(json.contains("LF503"), "{json}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn help_that_cannot_be_written_is_no_good_end() {
+    let dir = temp();
+    for args in [&["--help"][..], &["--version"], &["serve", "--help"], &["help"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let o = llmfo(dir.path(), args).stdout(full).output().unwrap();
+        assert_eq!(o.status.code(), Some(3), "{args:?}");
+        assert!(err(&o).contains("could not be written"), "{args:?}: {}", err(&o));
+        let good = run(dir.path(), args);
+        assert!(good.status.code() == Some(0) && good.stderr.is_empty() && !good.stdout.is_empty(), "{args:?}");
+    }
+    assert_eq!(run(dir.path(), &["--nonsense"]).status.code(), Some(2));
+    assert_eq!(run(dir.path(), &[]).status.code(), Some(2));
+}

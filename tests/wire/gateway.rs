@@ -153,6 +153,19 @@ impl Rig {
         });
     }
 
+    /// The gateway stands still for this long: each of its two threads is held up.
+    pub fn freeze(&self, span: Duration) {
+        let all = Arc::new(std::sync::Barrier::new(3));
+        for _ in 0..2 {
+            let all = Arc::clone(&all);
+            self.runtime.spawn(async move {
+                all.wait();
+                std::thread::sleep(span);
+            });
+        }
+        all.wait();
+    }
+
     /// Stops the gateway as a signal would.
     pub fn stop(&mut self, drain: Duration) -> usize {
         let gateway = self.gateway.take().unwrap();

@@ -11,9 +11,15 @@ mod gateway_errors;
 #[cfg(test)]
 mod gateway_failover;
 #[cfg(test)]
+mod gateway_inband;
+#[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]
 mod gateway_life;
+#[cfg(test)]
+mod gateway_pause;
+#[cfg(test)]
+mod gateway_types;
 #[cfg(test)]
 mod http;
 #[cfg(test)]

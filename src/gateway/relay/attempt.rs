@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Sleep;
 
 use super::super::driver::AttemptKey;
+use super::super::pause;
 use super::failure::{self, BodyEnd};
 use crate::policy::TargetId;
 use crate::router::{Failure, Limits, Sign, Usage};
@@ -147,17 +148,23 @@ pub struct Attempt {
     _in_flight: InFlight,
 }
 
-/// A deadline that may move often: the timer behind it is set anew only when it rings too early.
+/// A deadline that may move often: the timer behind it is set anew only when it rings too early. When it rings late, this
+/// process itself stood still, and it waits a moment more.
 #[derive(Default)]
 struct Clock {
     at: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
+    late: bool,
 }
 
 impl Clock {
+    fn set(&mut self, at: Option<Instant>) {
+        (self.at, self.late) = (at, false);
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(at) = self.at else { return Poll::Pending };
         loop {
+            let Some(at) = self.at else { return Poll::Pending };
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
             if sleep.deadline() > at.into() {
                 sleep.as_mut().reset(at.into());
@@ -165,11 +172,16 @@ impl Clock {
             if sleep.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            if Instant::now() >= at {
+            let now = Instant::now();
+            if now >= at && !self.late && now.saturating_duration_since(at) > pause::LATE {
+                self.late = true;
+                self.at = Some(now + pause::GRACE);
+            } else if now >= at {
                 self.at = None;
                 self.sleep = None;
                 return Poll::Ready(());
             }
+            let at = self.at.unwrap_or(at);
             sleep.as_mut().reset(at.into());
         }
     }
@@ -255,7 +267,7 @@ impl Attempt {
                             Some(Ok(_)) => BodyEnd::Enough,
                             Some(Err(fault)) => BodyEnd::Broken(fault),
                         };
-                        let bytes: &[u8] = if plain(headers) { all } else { b"" };
+                        let bytes = failure::plain(headers).then_some(all.as_slice());
                         let (failure, error) =
                             failure::of_error_answer(*status, headers, bytes, end, &self.plan.secrets);
                         self.broke(failure, false, error);
@@ -308,11 +320,8 @@ impl Attempt {
             self.phase = Phase::Error(status, headers, body, Vec::new());
             return;
         }
-        if !plain(&headers) {
-            let what = text(&headers, &CONTENT_ENCODING).unwrap_or_default();
-            let what = crate::units::printable(&what, 40);
-            let failure = Failure::Malformed(format!("content-encoding {what}, which was not asked for"));
-            return self.broke(failure, false, None);
+        if !failure::plain(&headers) {
+            return self.broke(failure::coded(&headers), false, None);
         }
         self.phase = match self.plan.stream.clone() {
             None => Phase::Whole(headers, body, Vec::new()),
@@ -331,7 +340,7 @@ impl Attempt {
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
                     let pushed = inlet.bytes(data, now());
-                    self.tick.at = inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0));
+                    self.tick.set(inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0)));
                     let ended = pushed.ended;
                     self.pushed(pushed);
                     if ended && matches!(self.phase, Phase::Stream(..)) {
@@ -371,7 +380,7 @@ impl Attempt {
     fn pushed(&mut self, pushed: Pushed) {
         let Pushed { out, sign, commit, progress, fault, ended: _ } = pushed;
         if sign.is_some() || commit || progress {
-            self.idle.at = Some(Instant::now() + self.plan.limits.idle);
+            self.idle.set(Some(Instant::now() + self.plan.limits.idle));
         }
         if fault.is_none()
             && let Some(sign) = sign
@@ -464,13 +473,6 @@ impl Attempt {
         self.phase = Phase::Over;
         self.steps.push_back(Step::Broke(Box::new(Broke { failure, stale, error, tool_calls_delivered })));
     }
-}
-
-/// The body can be read as it is.
-fn plain(headers: &HeaderMap) -> bool {
-    headers.get_all(CONTENT_ENCODING).iter().all(|v| {
-        v.to_str().is_ok_and(|v| v.split(',').all(|c| c.trim().is_empty() || c.trim().eq_ignore_ascii_case("identity")))
-    })
 }
 
 fn text(headers: &HeaderMap, name: &http::HeaderName) -> Option<String> {

@@ -1,8 +1,9 @@
 //! What was seen on the wire, in the core's words.
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 
+use crate::router::classify::classify;
 use crate::router::{Failure, StatusFailure};
 use crate::upstream::{Fault, FaultKind};
 use crate::wire::retry_after::retry_after;
@@ -36,21 +37,46 @@ pub enum BodyEnd<'a> {
 /// An error answer, once its body is over. One that did not arrive whole is evidence against nobody but whoever sent it,
 /// whatever its status: it is the provider's failure, as silence in its middle is (which the core's limits end). Nothing has
 /// been delivered, so another target may answer. What the gateway itself cut off is no such case.
+///
+/// `body` is `None` where a codec hides it that was not asked for: then the status alone speaks, and it may not blame the
+/// caller, whose mistake nobody can read (case B041).
 #[must_use]
 pub fn of_error_answer(
     status: StatusCode,
     headers: &HeaderMap,
-    body: &[u8],
+    body: Option<&[u8]>,
     end: BodyEnd<'_>,
     secrets: &Secrets,
 ) -> (Failure, Option<ErrorObject>) {
+    if let BodyEnd::Broken(fault) = end {
+        return (of_fault(fault), None);
+    }
+    let Some(body) = body else {
+        let failure = of_error(&ErrorObject { status: status.as_u16(), ..ErrorObject::default() }, headers);
+        let hidden = classify(&failure).class.returned_as_it_is();
+        return (if hidden { coded(headers) } else { failure }, None);
+    };
     match end {
-        BodyEnd::Broken(fault) => return (of_fault(fault), None),
         BodyEnd::Proper if torn(headers, body) => return (Failure::Truncated, None),
-        BodyEnd::Proper | BodyEnd::Enough => {}
+        BodyEnd::Proper | BodyEnd::Enough | BodyEnd::Broken(_) => {}
     }
     let error = ErrorObject::read(status.as_u16(), body, secrets);
     (of_error(&error, headers), Some(error))
+}
+
+/// The body can be read as it is.
+#[must_use]
+pub fn plain(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().all(|v| {
+        v.to_str().is_ok_and(|v| v.split(',').all(|c| c.trim().is_empty() || c.trim().eq_ignore_ascii_case("identity")))
+    })
+}
+
+/// A body under a codec that was not asked for and is not decoded.
+#[must_use]
+pub fn coded(headers: &HeaderMap) -> Failure {
+    let what = headers.get(CONTENT_ENCODING).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
+    Failure::Malformed(format!("content-encoding {}, which was not asked for", crate::units::printable(&what, 40)))
 }
 
 /// Without a length and without chunks the end of the connection is the end of the body, whoever brought it about. JSON that

@@ -4,11 +4,12 @@
 //! What is held, what commits and how a stream ends is told in `docs/streams.md`. In short: every event goes through one
 //! queue, in order. Before the commit point nothing leaves it. A chunk with a fragment of a tool call, and every later chunk
 //! that touches the same choice, waits until that choice has its finish; what stands behind a waiting chunk waits too, so
-//! that order is kept across choices. Comments are dropped before the commit point and pass after it.
+//! that order is kept across choices. Comments are dropped before the commit point and pass after it, if they are clean (see [`tidy`]).
 
 mod choice;
 mod inlet;
 mod sentence;
+mod tidy;
 mod types;
 
 use std::collections::VecDeque;
@@ -206,6 +207,11 @@ impl StreamState {
     }
 
     fn take(&mut self, event: SseEvent, now: Ts, pushed: &mut Pushed) -> Result<(), StreamFault> {
+        if event.named_error {
+            let text = if event.kind == SseKind::Stray { &event.raw } else { &event.data };
+            return Err(StreamFault::Error(Box::new(ErrorObject::read(200, text, &self.settings.secrets))));
+        }
+        let event = tidy::tidy(event, &self.settings.secrets);
         match event.kind {
             SseKind::Silent => {
                 if self.committed {
@@ -226,6 +232,9 @@ impl StreamState {
             Chunk::read(&event.data, &self.settings.secrets).map_err(|e| StreamFault::Malformed(e.to_owned()))?;
         if let Some(error) = chunk.error {
             return Err(StreamFault::Error(Box::new(error)));
+        }
+        if chunk.says_nothing() && !tidy::may_pass(&event.data, &self.settings.secrets) {
+            return Ok(());
         }
         self.take_chunk(&chunk, event, now, pushed)
     }
