@@ -50,6 +50,10 @@ pub struct Args {
     /// Append events as JSON Lines to this file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub journal: Option<PathBuf>,
+    /// Write everything that goes into the core to this file (no bodies, no secrets), so that `llmfo simulate --inputs` can play
+    /// it again.
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub record_inputs: Option<PathBuf>,
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
@@ -107,6 +111,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .journal
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
+        inputs: args.record_inputs.clone(),
         limits: ListenerLimits::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()

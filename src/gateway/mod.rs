@@ -25,6 +25,7 @@ pub mod listener;
 mod pause;
 mod peer;
 pub mod probe;
+pub mod record;
 pub mod relay;
 pub mod targets;
 
@@ -41,7 +42,7 @@ use tokio::task::JoinHandle;
 use crate::error::{Expected, Result};
 use crate::event::Event;
 use crate::policy::Policy;
-use crate::router::{Engine, Input, Machine};
+use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub seed: u64,
     /// The journal.
     pub journal: Option<JournalSettings>,
+    /// The input journal, opt-in.
+    pub inputs: Option<PathBuf>,
     /// Limits of the public listener.
     pub limits: ListenerLimits,
 }
@@ -96,7 +99,7 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, limits } = settings;
+        let Settings { policy, folder, listen, admin, seed, journal, inputs, limits } = settings;
         for (flag, address) in [("--listen", listen), ("--admin", admin)] {
             if !address.ip().is_loopback() {
                 return Err(Expected::usage(
@@ -110,10 +113,15 @@ impl Gateway {
         let core = Arc::clone(&policy);
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
+        let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
         let make = Box::new(move |seed| -> Box<dyn driver::Core> {
-            let mut engine = Engine::new(Arc::clone(&core), seed).without_hedges();
-            engine.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
-            Box::new(engine)
+            let engine = Engine::new(Arc::clone(&core), seed).without_hedges();
+            let mut made: Box<dyn driver::Core> = match recorder.clone() {
+                Some(recorder) => Box::new(record::Recorded::new(engine, &core, seed, recorder)),
+                None => Box::new(engine),
+            };
+            made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
+            made
         });
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, make)?;
         let front_listener = bind("--listen", listen).await?;

@@ -28,6 +28,8 @@ pub struct Change {
     pub breaker: &'static str,
     pub limits: ListenerLimits,
     pub journal: Option<PathBuf>,
+    /// The input journal.
+    pub inputs: Option<PathBuf>,
     /// The policy's folder: `evidence/` is beside it.
     pub folder: PathBuf,
 }
@@ -40,6 +42,7 @@ impl Default for Change {
             breaker: "{ base_cooldown_s: 60 }",
             limits: ListenerLimits::default(),
             journal: None,
+            inputs: None,
             folder: PathBuf::from("."),
         }
     }
@@ -89,6 +92,7 @@ impl Rig {
             admin: loopback,
             seed: 1,
             journal: change.journal.map(llmfo::telemetry::JournalSettings::at),
+            inputs: change.inputs,
             limits: change.limits,
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();

@@ -1,6 +1,7 @@
 //! `llmfo simulate`
 
 mod plan;
+mod replay;
 mod text;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ Examples:
   llmfo simulate --policy policies/support.yaml --months 6
   llmfo simulate dual-channel --trace incidents.csv --down minor --map openai-api=channel-a
   llmfo simulate --swarm 200                          seeds that draw policies, worlds and outages
+  llmfo simulate --policy p.yaml --inputs inputs.jsonl   an input journal of `llmfo serve --record-inputs`, played again
   llmfo simulate --list
 
 A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
@@ -101,6 +103,11 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "policy", "trace", "seeds", "no_checks"],
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub swarm: Option<u64>,
+    /// Play an input journal of `llmfo serve --record-inputs` again, under the policy it was written with: what the core did then.
+    /// With --format json every output is printed, one per line.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, requires = "policy",
+          conflicts_with_all = ["scenario", "trace", "seeds", "swarm"])]
+    pub inputs: Option<PathBuf>,
     /// Leave the checkers out: how fast it is without them.
     #[arg(long)]
     pub no_checks: bool,
@@ -122,6 +129,9 @@ pub struct Args {
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if args.list {
         return Ok(list(global, args.format));
+    }
+    if let Some(inputs) = &args.inputs {
+        return replay::run(global, inputs, args.policy.as_deref(), args.format);
     }
     let stop = Arc::new(AtomicBool::new(false));
     watch_signals(&stop)?;

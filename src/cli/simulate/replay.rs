@@ -1,0 +1,127 @@
+//! `llmfo simulate --inputs FILE --policy P`: plays an input journal again.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Format;
+use crate::cli::Global;
+use crate::cli::policy_file;
+use crate::error::{Expected, Result};
+use crate::exit::Exit;
+use crate::policy::{Policy, sha256_hex};
+use crate::router::replay::{Entry, Header, JOURNAL_FORMAT, line, replay};
+use crate::router::{Engine, Output};
+use crate::units::printable;
+
+/// A longer line is none of ours.
+const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
+
+/// What one core did.
+#[derive(Debug, Default)]
+struct Played {
+    inputs: u64,
+    outputs: u64,
+    requests: u64,
+    hash: String,
+}
+
+/// Plays every core of the file.
+///
+/// # Errors
+/// The file or the policy cannot be read, or the journal is of another policy.
+pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format) -> Result<Exit> {
+    let Some(policy) = policy else {
+        return Err(Expected::usage(
+            "an input journal needs the policy that it was written under",
+            "add --policy FILE: the file that `llmfo serve` had, byte for byte",
+        ));
+    };
+    let name = printable(&policy.display().to_string(), 300);
+    let loaded = policy_file::read(policy)?.policy(&name);
+    let policy = loaded.policy.ok_or_else(|| {
+        Expected::usage(format!("{name} is no usable policy"), format!("see what is wrong: llmfo validate {name}"))
+    })?;
+    let policy = Arc::new(policy);
+    let file = std::fs::File::open(inputs).map_err(|e| {
+        Expected::usage(
+            format!("cannot read {}: {e}", printable(&inputs.display().to_string(), 300)),
+            "name the file that `llmfo serve --record-inputs` has written",
+        )
+    })?;
+    let mut core: Option<Engine> = None;
+    let (mut played, mut text) = (Played::default(), String::new());
+    for (n, entry) in BufReader::new(file).lines().enumerate() {
+        let entry = entry.map_err(|e| broken(n, &e.to_string()))?;
+        if entry.len() > MAX_LINE_BYTES {
+            return Err(broken(n, "it is too long"));
+        }
+        if let Ok(header) = serde_json::from_str::<Header>(&entry) {
+            finish(global, format, &mut played, &mut text);
+            core = Some(begin(&policy, &header)?);
+            continue;
+        }
+        let Some(engine) = &mut core else { return Err(broken(n, "the first line must say for which policy")) };
+        // The last line of a journal that was cut off may be half a line.
+        let entry: Entry = match serde_json::from_str(&entry) {
+            Ok(entry) => entry,
+            Err(e) => return Err(broken(n, &e.to_string())),
+        };
+        played.inputs += 1;
+        replay(engine, [entry], |at, output| {
+            played.outputs += 1;
+            played.requests += u64::from(matches!(output, Output::Done { .. }));
+            let written = line(output).unwrap_or_default();
+            played.hash = sha256_hex(format!("{}{}{written}", played.hash, at.0).as_bytes());
+            if format == Format::Json {
+                text.push_str(&format!("{{\"at\":{},\"output\":{}}}\n", at.0, written.trim_end()));
+            }
+        });
+        if text.len() > 64 * 1024 {
+            global.term.out(&std::mem::take(&mut text));
+        }
+    }
+    if core.is_none() {
+        return Ok(Exit::Nothing);
+    }
+    finish(global, format, &mut played, &mut text);
+    Ok(Exit::Good)
+}
+
+fn begin(policy: &Arc<Policy>, header: &Header) -> Result<Engine> {
+    if header.format != JOURNAL_FORMAT {
+        let what = format!("the input journal has format {}; this llmfo reads {JOURNAL_FORMAT}", header.format);
+        return Err(Expected::usage(what, "use the llmfo that wrote it"));
+    }
+    if header.policy_sha256 != policy.sha256 {
+        return Err(Expected::usage(
+            "the journal was written under another policy: it would decide otherwise",
+            format!("give the file whose SHA-256 is {}", printable(&header.policy_sha256, 64)),
+        ));
+    }
+    let engine = Engine::new(Arc::clone(policy), header.seed);
+    Ok(if header.hedges { engine } else { engine.without_hedges() })
+}
+
+fn finish(global: &Global, format: Format, played: &mut Played, text: &mut String) {
+    let played = std::mem::take(played);
+    if played.inputs == 0 {
+        return;
+    }
+    global.term.out(&std::mem::take(text));
+    let told = format!(
+        "{} inputs, {} outputs, {} requests ended; hash of the outputs {}",
+        played.inputs, played.outputs, played.requests, played.hash
+    );
+    match format {
+        Format::Text => global.term.out(&format!("{told}\n")),
+        Format::Json => global.term.err(&told),
+    }
+}
+
+fn broken(n: usize, why: &str) -> Expected {
+    Expected::usage(
+        format!("line {} of the input journal cannot be read: {}", n + 1, printable(why, 200)),
+        "a journal that was cut off can be played after its last, half line is removed",
+    )
+}

@@ -1,0 +1,120 @@
+//! The opt-in input journal: everything that goes into the core, so that an incident can be played again (`llmfo simulate
+//! --inputs`). It holds no body and no secret. A slow or full disk ends the journal, never a request.
+
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use super::driver::Core;
+use crate::error::{Expected, Result};
+use crate::policy::Policy;
+use crate::router::decision::Snapshot;
+use crate::router::replay::{Entry, Header, JOURNAL_FORMAT, line};
+use crate::router::{Engine, Input, Machine, Output};
+use crate::units::{Ts, printable};
+
+/// Lines that may wait for the disk.
+const WAITING: usize = 65_536;
+/// A longer journal ends: a day of a busy gateway.
+const MAX_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// Where the lines go.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    to: SyncSender<String>,
+    /// A line was lost: what follows could not be replayed, so nothing follows.
+    ended: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    /// Opens the file, empty, and a thread that writes it.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn open(path: &Path) -> Result<Recorder> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(|e| {
+            Expected::could_not(
+                format!("cannot write the input journal {}: {e}", printable(&path.display().to_string(), 300)),
+                "name a file in a folder that can be written to",
+            )
+        })?;
+        let (to, from) = sync_channel(WAITING);
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let spawned = std::thread::Builder::new()
+            .name("input-journal".into())
+            .spawn(move || write(BufWriter::new(file), &from, &told));
+        spawned.map_err(|e| Expected::could_not(format!("cannot start a thread: {e}"), "free some memory"))?;
+        Ok(Recorder { to, ended })
+    }
+
+    fn put(&self, text: Option<String>) {
+        if self.ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(text) = text else { return };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.to.try_send(text)
+            && !self.ended.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("the input journal ends here: its disk is too slow or gone");
+        }
+    }
+}
+
+fn write(mut file: BufWriter<std::fs::File>, from: &Receiver<String>, ended: &AtomicBool) {
+    let mut bytes = 0u64;
+    while let Ok(text) = from.recv() {
+        bytes += text.len() as u64;
+        let mut written = file.write_all(text.as_bytes());
+        // Whatever is there by now goes with it; then the disk has it.
+        while let (Ok(()), Ok(text)) = (&written, from.try_recv()) {
+            bytes += text.len() as u64;
+            written = file.write_all(text.as_bytes());
+        }
+        if written.and_then(|()| file.flush()).is_err() || bytes > MAX_BYTES {
+            ended.store(true, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+/// A core whose inputs are written down.
+#[derive(Debug)]
+pub struct Recorded {
+    engine: Engine,
+    recorder: Recorder,
+}
+
+impl Recorded {
+    /// Begins a journal of this core: one that is rebuilt begins a new one in the same file.
+    #[must_use]
+    pub fn new(engine: Engine, policy: &Policy, seed: u64, recorder: Recorder) -> Recorded {
+        let policy_sha256 = policy.sha256.clone();
+        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: false }).ok());
+        Recorded { engine, recorder }
+    }
+}
+
+impl Machine for Recorded {
+    fn handle(&mut self, now: Ts, input: Input) {
+        self.recorder.put(line(&Entry { at: now, input: input.clone() }).ok());
+        self.engine.handle(now, input);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.engine.poll_output()
+    }
+
+    fn poll_timeout(&self) -> Option<Ts> {
+        self.engine.poll_timeout()
+    }
+}
+
+impl Core for Recorded {
+    fn snapshot(&self, now: Ts) -> Snapshot {
+        self.engine.snapshot(now)
+    }
+}
