@@ -10,4 +10,6 @@ mod good;
 #[cfg(test)]
 mod safety;
 #[cfg(test)]
+mod safety_lab;
+#[cfg(test)]
 mod stage;

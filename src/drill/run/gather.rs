@@ -4,14 +4,23 @@ use super::lab::Lab;
 use super::stage::{Ground, Run, Stage};
 use crate::drill::evidence::Evidence;
 use crate::error::Result;
+use crate::lab::topology::Topology;
 use crate::measure::ProviderRow;
 
+/// A provider notes the end of an answer this much after its client has it, at most: both run on this machine.
+const WRITTEN_DOWN_MS: f64 = 100.0;
+
 impl Run<'_> {
+    /// What the providers saw in this run.
     pub(super) async fn gather_providers(&self, ground: &Ground, into: &mut Evidence) -> Result<()> {
+        self.provider_rows(&ground.lab, &ground.topology, into).await
+    }
+
+    async fn provider_rows(&self, lab: &Lab, topology: &Topology, into: &mut Evidence) -> Result<()> {
         into.providers.clear();
         into.dropped_rows = 0;
-        for provider in &ground.topology.providers {
-            let (rows, dropped) = ground.lab.provider_log(&provider.name).await?;
+        for provider in &topology.providers {
+            let (rows, dropped) = lab.provider_log(&provider.name, self.anchor.mono_ms).await?;
             let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
             // A lab that is attached to may have dropped rows of earlier runs: those are not missed.
             if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
@@ -21,6 +30,19 @@ impl Run<'_> {
             into.providers.extend(rows);
         }
         Ok(())
+    }
+
+    /// Everything so far, as far as both sides can be laid beside each other: of the customers' requests those that had
+    /// ended before the first log was asked for, since a later one is not in it as a whole.
+    pub(super) async fn so_far(&self, ground: &Ground, stage: &Stage) -> Result<Evidence> {
+        let mut so_far = self.evidence.clone();
+        let asked_ms = self.anchor.elapsed_ms() - WRITTEN_DOWN_MS;
+        self.gather_providers(ground, &mut so_far).await?;
+        if let Some(customers) = &stage.customers {
+            so_far.requests = customers.rows(&self.anchor);
+            so_far.requests.retain(|r| r.ended_ms < asked_ms);
+        }
+        Ok(so_far)
     }
 
     fn on_time_line(&self, mut row: ProviderRow) -> ProviderRow {
@@ -56,17 +78,9 @@ impl Run<'_> {
             return Ok(journals);
         }
         let topology = lab.topology().await?;
-        let mut evidence = std::mem::take(&mut self.evidence);
-        for provider in &topology.providers {
-            let (rows, dropped) = lab.provider_log(&provider.name).await?;
-            let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
-            if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
-                evidence.dropped_rows += dropped;
-            }
-            rows.retain(|r| r.arrived_ms >= 0.0);
-            evidence.providers.extend(rows);
-        }
-        let (effects, dropped) = lab.effects().await?;
+        let mut evidence = self.evidence.clone();
+        self.provider_rows(&lab, &topology, &mut evidence).await?;
+        let (effects, dropped) = lab.effects(self.anchor.mono_ms).await?;
         let mut effects = effects;
         for effect in &mut effects {
             effect.at_ms = self.anchor.from_mono(effect.at_ms);

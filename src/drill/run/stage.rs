@@ -355,11 +355,7 @@ impl<'a> Run<'a> {
 
     /// The steady state is met; otherwise nothing is broken.
     async fn well(&mut self, ground: &Ground, stage: &Stage, tell: &mut dyn Reporter) -> Result<bool> {
-        let mut so_far = self.evidence.clone();
-        self.gather_providers(ground, &mut so_far).await?;
-        if let Some(customers) = &stage.customers {
-            so_far.requests = customers.rows(&self.anchor);
-        }
+        let so_far = self.so_far(ground, stage).await?;
         let problems: Vec<String> = judge(&so_far)
             .findings
             .into_iter()
