@@ -49,6 +49,12 @@ impl Lab {
         Ok(Lab { base: Base::new(url)?, url: crate::units::printable(url, 200) })
     }
 
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let failed = |why: String| {
             Expected::could_not(

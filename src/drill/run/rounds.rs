@@ -188,6 +188,11 @@ impl Run<'_> {
         {
             embedded.kill_lab().await;
         }
+        if let (Some(safety), false) = (&stage.safety, self.stopped())
+            && let Some((by, why)) = safety.look().await
+        {
+            self.stops.ask(by, &format!("{why}, seen at {:.2} s", self.anchor.elapsed_ms() / 1e3));
+        }
         let counters = self.counters(stage).await;
         for span in &mut self.evidence.windows[place].faults {
             span.at_restore = counters.get(&span.path).cloned();

@@ -12,7 +12,7 @@ use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel};
 use super::leftovers;
 use super::lock::Lock;
-use super::safety::{RunIs, Safety};
+use super::safety::{RunIs, Safety, new_run};
 use super::signals::Stops;
 use super::{Options, Reporter};
 use crate::drill::evidence::Evidence;
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
                 _ => {}
             }
         }
-        let healing = leftovers::heal(&self.options.state, None).await?;
+        let healing = leftovers::before_a_run(&self.options.state).await?;
         for line in &healing.said {
             tell.say(&format!("before the start: {line}"), true);
         }
@@ -254,15 +254,19 @@ impl<'a> Run<'a> {
         let client = Client::new(url)?;
         let ours = client.is_ours().await?;
         self.ours = ours;
-        let lock = Lock::take(&self.options.state, url)?;
+        let run = new_run();
+        let lock = Lock::take(&self.options.state, url, &run)?;
         let mut proxies: Vec<String> =
             ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| f.path.proxy.clone()).collect();
         proxies.sort();
         proxies.dedup();
         let is = RunIs {
+            run: &run,
             drill: &ground.plan.drill,
             embedded: ground.topology.embedded,
             own_lab: self.options.lab.is_none(),
+            lab_admin: ground.lab.url(),
+            anchor: self.anchor,
             proxies: &proxies,
             longest: ground.plan.max_duration,
             restore_deadline: ground.plan.restore_deadline,
