@@ -217,13 +217,12 @@ fn clean_says_that_a_drill_is_running() {
         let out = clean.args(["drill", "clean"]).env("XDG_STATE_HOME", dir.path().join("state")).output().unwrap();
         (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
     };
-    for phase in ["steady state", "outage: "] {
-        run.wait_for(phase);
-        let (exit, said) = clean();
-        assert_eq!(exit, Some(0), "{said}");
-        assert!(said.contains("is running") && said.contains(&format!("process {}", run.child.id())), "{said}");
-        assert!(said.contains("run ") && !said.contains("nothing was left behind"), "{phase}: {said}");
-    }
+    until("it is at work", Duration::from_secs(30), || clean().1.contains("is running"));
+    run.wait_for("outage: ");
+    let (exit, said) = clean();
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(said.contains(&format!("is running (process {}, run ", run.child.id())), "{said}");
+    assert!(!said.contains("nothing was left behind"), "{said}");
     run.signal(Signal::TERM);
     assert_eq!(run.finish().0, 143);
     until("nothing is left", Duration::from_secs(10), || clean().1.contains("nothing was left behind"));

@@ -111,6 +111,9 @@ pub async fn execute(
     let mut stage = Stage::default();
     let mut run = Run::new(options, stops);
     let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
+    if let Some(safety) = &stage.safety {
+        safety.stop_watching();
+    }
     let stop = run.stops.asked().filter(|s| s.by == watch::LIFTED || s.by == watch::SILENT);
     let look = stop.is_some() || !matches!(performed, Ok(Ok(())));
     run.evidence.lab_lost = lab_lost(&mut stage, &run, look).await;

@@ -267,6 +267,11 @@ impl Safety {
         lease_id(&self.run)
     }
 
+    /// Looks no more: what comes now is the end.
+    pub fn stop_watching(&self) {
+        self.watch.abort();
+    }
+
     /// A last look at the faults, before they are lifted: `(stop by, why)` if they are not as they were set.
     pub async fn look(&self) -> Option<(&'static str, String)> {
         self.faults.look().await
