@@ -9,7 +9,11 @@ use super::Global;
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
-use crate::drill::report::{Table, closing, cut_table, not_judged, phase_table, promise_table, rto_line, summary};
+use crate::drill::propose::nothing;
+use crate::drill::report::{
+    Table, closing, cut_table, lines, not_judged, phase_table, promise_lines, promise_table, rto_line, summary,
+    times_head, whole_line,
+};
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
@@ -19,7 +23,7 @@ use crate::exit::Exit;
 use crate::load::http::Base;
 use crate::spec::drill::{DrillFile, See};
 use crate::term::progress::Progress;
-use crate::term::table::{table, wrap};
+use crate::term::table::{DEFAULT_WIDTH, table, wrap};
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -93,7 +97,7 @@ Examples:
   llmfo drill run region-outage
   llmfo drill run midstream-break --seed 7 --report out
   llmfo drill run region-outage --toxiproxy http://127.0.0.1:8474
-  llmfo drill run region-outage --lab http://127.0.0.1:41000 --target http://127.0.0.1:4000/v1
+  llmfo drill run region-outage --lab http://127.0.0.1:41000 --target http://127.0.0.1:4000/v1 --policy mine.yaml
   llmfo drill run ./my-drill.yaml --format json | jq .verdict
 
 Exits 0 for PASS, 1 for FAIL, 5 for INVALID or ABORTED, 6 if something may still be broken, 130 after Ctrl-C.")]
@@ -114,13 +118,15 @@ pub struct RunArgs {
     /// Break paths on this real Toxiproxy (API address) instead of the embedded fault server.
     #[arg(long, value_name = "URL", conflicts_with = "lab", value_hint = clap::ValueHint::Url)]
     pub toxiproxy: Option<String>,
-    /// Policy of the gateways, and source of the objectives [default: the lab's].
+    /// Policy of the gateways, and source of the objectives [default: the lab's; with --target that is not the gateway's
+    /// own, so its limits are not judged].
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// What applications see of the broken providers, instead of what the drill says.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub see: Option<SeeArg>,
-    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl [default: reports/NAME-TIME].
+    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one that holds a report is refused [default:
+    /// reports/NAME-TIME].
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub report: Option<PathBuf>,
     /// How to write the result.
@@ -138,6 +144,9 @@ pub struct GuardArgs {
     #[arg(long)]
     pub longest_s: u64,
 }
+
+/// Narrower than this the table of the promises breaks every cell into pieces: 18 rows would fill 60 lines.
+const PROMISES_WIDTH: u16 = 130;
 
 /// Signs of life of the runner may be missing this long: ten beats.
 const GUARD_BEAT: Duration = Duration::from_secs(5);
@@ -284,15 +293,23 @@ fn default_report(name: &str) -> PathBuf {
 fn human(global: &Global, done: &Done, report: &Path) -> String {
     let (ev, j, facts) = (&done.evidence, &done.judgement, &done.facts);
     let width = global.term.width;
-    let draw = |t: &Table, right: &[&str]| table(&t.head, &t.rows, right, width);
+    let narrow = width.is_some_and(|w| w < DEFAULT_WIDTH);
+    let draw = |t: &Table, right: &[&str]| match narrow {
+        true => lines(t).join("\n"),
+        false => table(&t.head, &t.rows, right, width),
+    };
     let mut out = vec![format!("drill {}: {}", ev.drill, facts.description)];
     out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
     out.push(String::new());
-    out.push(draw(&promise_table(j), &["n"]));
+    let as_lines = width.unwrap_or(DEFAULT_WIDTH) < PROMISES_WIDTH;
+    out.push(if as_lines { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
     out.push(rto_line(j));
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
     if let Some(cuts) = cut_table(j) {
+        if narrow {
+            out.push("\nstreams that were cut".into());
+        }
         out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
     }
     out.push("timeline".into());
@@ -318,13 +335,14 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     let (_, skipped) = not_judged(ev, j);
     section(&mut out, "not judged", &skipped);
     section(&mut out, "not exercised", &facts.not_exercised);
-    section(&mut out, "lab times", &ev.declared.scaling);
+    section(&mut out, times_head(ev), &ev.declared.scaling);
     if facts.proposals.is_empty() {
-        out.push("proposed changes: nothing to propose from what was measured".into());
+        out.push(format!("proposed changes: {}", nothing(ev)));
     }
     section(&mut out, "proposed changes", &facts.proposals);
     section(&mut out, "found and healed before the start", &facts.healed);
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
+    out.extend(whole_line(j));
     let mut out = vec![wrap(&out.join("\n"), width)];
     // To be copied, so never broken into lines.
     out.push(format!("report: {}\nagain: {}", report.display(), facts.again));

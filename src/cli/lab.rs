@@ -34,7 +34,7 @@ Runs until SIGINT, SIGTERM, SIGQUIT or SIGHUP, then removes its proxies and exit
 Examples:
   llmfo lab up                                          everything inside this process
   llmfo lab up --toxiproxy http://127.0.0.1:8474        proxies on a Toxiproxy that runs already
-  llmfo lab up --dir /tmp/lab | head -1 > lab.json      keep policy and evidence in /tmp/lab")]
+  llmfo lab up --dir /tmp/lab > lab.json &              keep policy and evidence in /tmp/lab, go on in this shell")]
 pub struct UpArgs {
     /// Use this Toxiproxy (API address) instead of the embedded fault server.
     #[arg(long, value_name = "URL", value_hint = clap::ValueHint::Url)]

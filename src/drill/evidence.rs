@@ -52,6 +52,17 @@ pub struct Declared {
     pub scaling: Vec<String>,
 }
 
+/// Whose limits and objectives a judgement holds a gateway to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyOf {
+    /// The policy that the gateway under test works with: the drill started it with that, or was told so by `--policy`.
+    #[default]
+    Gateway,
+    /// The lab's, for want of another: its objectives are used, but it says nothing about the limits of this gateway.
+    Lab,
+}
+
 /// How much must have been seen for a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
@@ -290,8 +301,14 @@ pub struct Evidence {
     pub stand_ins: Vec<String>,
     /// The stand-ins answered the drill's own direct calls during the outage.
     pub stand_ins_healthy: bool,
-    /// Why the run went no further than the steady state; empty if it did.
+    /// Why the run went no further than the steady state, the first few cases; empty if it did.
     pub not_well: Vec<String>,
+    /// All such cases.
+    pub not_well_cases: usize,
+    /// Whose policy `declared` is from.
+    pub policy_of: PolicyOf,
+    /// The gateway was not started by the drill.
+    pub foreign: bool,
     /// Steady state began here (after the gateways were ready).
     pub steady_from_ms: f64,
     /// The load ended here.
@@ -316,6 +333,8 @@ pub struct Evidence {
     pub lab_lost: Option<String>,
     /// The faults did not stay, or their server did not answer: as with a lost lab.
     pub spoilt: Option<Spoilt>,
+    /// A lost lab was asked for the last time at this moment: up to here its rows are complete.
+    pub lab_seen_ms: Option<f64>,
     /// It ended before its time.
     pub aborted: Option<Aborted>,
     /// Rows that a bounded log had to drop.

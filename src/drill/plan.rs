@@ -137,6 +137,14 @@ pub struct Plan {
     pub restore_deadline: Duration,
 }
 
+impl Plan {
+    /// True if a provider is cut off whole in some round: then the drill is about recovery.
+    #[must_use]
+    pub fn cuts_off(&self) -> bool {
+        self.rounds.iter().flat_map(|r| &r.faults).any(|f| f.path.provider.is_some() && f.see != See::CutAfter)
+    }
+}
+
 fn paths(topology: &Topology) -> Vec<Path> {
     let mut out = Vec::new();
     for p in &topology.providers {
@@ -317,7 +325,11 @@ fn declared(
         let known: Vec<String> = policy.targets.iter().map(|t| t.name.clone()).collect();
         return Err(Expected::nothing(
             format!("drill {name}: route {} never uses {}", route.name, broken.join(", ")),
-            format!("targets of the policy: {}", known.join(", ")),
+            format!(
+                "name the target that dials the lab's provider {} so (or add it to the route); targets of the policy now: {}. docs/drill.md, \"What your gateway must offer\", has a policy that works",
+                broken.join(", "),
+                known.join(", ")
+            ),
         ));
     };
     let slots = stand_ins.iter().filter_map(|n| policy.target_named(n)).filter_map(|t| t.capacity.slots);

@@ -2,7 +2,7 @@
 //! take off a route, priorities and load model, slots. Nothing is proposed that was not measured.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use super::evidence::Evidence;
+use super::evidence::{Evidence, PolicyOf};
 use super::judge::Judgement;
 use crate::measure::{End, Spread};
 
@@ -15,6 +15,9 @@ const ENOUGH: usize = 20;
 /// Cases from which an intent is worth a proposal.
 const ENOUGH_CASES: usize = 3;
 
+/// Every drill runs on the lab's scripted providers: their times are not those of a real model.
+const MEASURED_ON: &str = " (measured on the lab's scripted providers: not for a real model)";
+
 /// Rounds up to whole 50 ms.
 fn round_up(ms: f64) -> f64 {
     (ms / 50.0).ceil() * 50.0
@@ -24,11 +27,27 @@ fn round_up(ms: f64) -> f64 {
 #[must_use]
 pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let mut out = Vec::new();
+    // Changes to a policy that is not the gateway's would change nothing.
+    if ev.policy_of == PolicyOf::Lab {
+        return out;
+    }
     thresholds(ev, j, &mut out);
     intents(j, &mut out);
     load(ev, j, &mut out);
     slots(ev, &mut out);
+    for line in &mut out {
+        line.push_str(MEASURED_ON);
+    }
     out
+}
+
+/// What stands where nothing is proposed.
+#[must_use]
+pub fn nothing(ev: &Evidence) -> &'static str {
+    match ev.policy_of {
+        PolicyOf::Gateway => "nothing to propose from what was measured",
+        PolicyOf::Lab => "none, because the policy of this gateway is not known: give it with --policy",
+    }
 }
 
 fn thresholds(ev: &Evidence, j: &Judgement, out: &mut Vec<String>) {
@@ -120,5 +139,24 @@ mod tests {
     fn nothing_measured_is_nothing_proposed() {
         let ev = Evidence::default();
         assert_eq!(propose(&ev, &judge(&ev)), Vec::<String>::new());
+    }
+
+    /// 25 first tokens after 80 ms under a limit of 1,000 ms: 3 x 80 is 240, so 250 in whole fifties.
+    #[test]
+    fn a_proposal_says_what_it_was_measured_on_and_needs_the_gateways_own_policy() {
+        use crate::measure::trace::tests::{request, seen};
+        let mut ev = Evidence::default();
+        ev.declared.first_token_limit_ms = 1000.0;
+        for n in 0..25 {
+            ev.requests.push(request(&format!("c{n}"), 1, f64::from(n) * 100.0));
+            ev.providers.push(seen("local-b", &ev.requests[n as usize]));
+        }
+        let got = propose(&ev, &judge(&ev));
+        assert_eq!(got.len(), 1);
+        assert!(got[0].contains("first_token_timeout_ms 1000 could be 250"), "{got:?}");
+        assert!(got[0].ends_with("(measured on the lab's scripted providers: not for a real model)"), "{got:?}");
+        ev.policy_of = PolicyOf::Lab;
+        assert_eq!(propose(&ev, &judge(&ev)), Vec::<String>::new());
+        assert!(nothing(&ev).contains("--policy"));
     }
 }

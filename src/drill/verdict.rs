@@ -125,6 +125,7 @@ pub const CODES: &[(&str, Weight, &str)] = &[
     ("stand_in_down", Weight::Invalid, "the stand-in itself was not well: its answers say nothing about failing over"),
     ("generator_late", Weight::Invalid, "the load came late, so the times say nothing"),
     ("sample_too_small", Weight::Invalid, "too little was seen for a verdict"),
+    ("promise_not_judged", Weight::Invalid, "what this drill is for could not be judged, so the rest is no pass"),
     (
         "lab_lost",
         Weight::Invalid,
@@ -184,6 +185,21 @@ impl Findings {
         finding.n += 1;
         if finding.examples.len() < EXAMPLES {
             finding.examples.push(example);
+        }
+    }
+
+    /// Adds what others found.
+    pub fn add_all(&mut self, others: Vec<Finding>) {
+        self.0.extend(others);
+    }
+
+    /// Adds cases of which only the first few are known in words.
+    pub fn add_cases(&mut self, name: &str, examples: &[String], n: usize) {
+        for example in examples {
+            self.add(name, example.clone());
+        }
+        if let Some(finding) = self.0.iter_mut().find(|f| f.code == name) {
+            finding.n += n.saturating_sub(examples.len());
         }
     }
 
@@ -273,6 +289,9 @@ pub struct Row {
     pub n: usize,
     /// Kept or not.
     pub verdict: Kept,
+    /// Why it could not be judged; empty where the other columns say it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// One of the four promises.

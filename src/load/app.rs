@@ -320,6 +320,9 @@ impl Talk<'_> {
         detail: String,
     ) -> RequestRow {
         let received = outcome.received;
+        // The gateway's own words say more than what became of the exchange.
+        let own = received.error_message.clone();
+        let detail = if own.is_empty() { detail } else { own };
         RequestRow {
             conversation: self.conversation.id.clone(),
             turn: number,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::measure::{End, ToolCallRow};
 use crate::units::printable;
+use crate::wire::Secrets;
 
 /// What has come so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Received {
     pub error_events: u32,
     /// `code`, else `type`, of the last of them.
     pub error_code: Option<String>,
+    /// `message` of the last of them, bounded, without anything that looks like a key; empty if there was none.
+    pub error_message: String,
     /// When the first non-blank content came.
     pub useful_text_ms: Option<f64>,
     /// When the first committing delta came.
@@ -36,6 +39,9 @@ pub struct Received {
 
 /// Text beyond this is not kept; an answer that long is malformed.
 const MAX_TEXT: usize = 8 * 1024 * 1024;
+
+/// Characters of an error's message that are kept.
+const MAX_MESSAGE: usize = 240;
 
 /// Finish reasons that complete an answer.
 const COMPLETING: [&str; 5] = ["stop", "length", "tool_calls", "function_call", "content_filter"];
@@ -92,6 +98,10 @@ impl Received {
             Some(Value::Number(n)) => Some(n.to_string()),
             _ => None,
         });
+        let message = error.get("message").and_then(Value::as_str).or_else(|| error.as_str()).unwrap_or_default();
+        // Bounded before it is searched, too: it comes from outside.
+        let message: String = message.chars().take(4 * MAX_MESSAGE).collect();
+        self.error_message = printable(&Secrets::default().scrub(&message), MAX_MESSAGE);
         self.error_code = code.map(|c| printable(&c, 100)).or(Some("unnamed".to_string()));
         true
     }
@@ -226,6 +236,19 @@ mod tests {
         let mut r = Received::default();
         r.event(b"[DONE]", 1.0);
         assert_eq!(r.clean_end(), End::Complete);
+    }
+
+    #[test]
+    fn the_gateways_own_words_are_kept_without_its_keys_and_bounded() {
+        let mut r = Received::default();
+        r.error_body(br#"{"error":{"message":"no model support-chat\u001b[2J","type":"invalid_request_error"}}"#);
+        assert!(r.error_message.starts_with("no model support-chat") && !r.error_message.contains('\u{1b}'));
+        let body =
+            json!({"error": {"message": format!("bad key sk-proj-abcdefghijklmnop0123456789 {}", "x".repeat(9000))}});
+        let mut r = Received::default();
+        r.error_body(body.to_string().as_bytes());
+        assert!(!r.error_message.contains("abcdefghijklmnop"), "{}", r.error_message);
+        assert!(r.error_message.starts_with("bad key") && r.error_message.chars().count() <= MAX_MESSAGE + 3);
     }
 
     #[test]

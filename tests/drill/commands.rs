@@ -55,6 +55,22 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
     assert_eq!(llmfo(&["lab", "up", "--toxiproxy", "127.0.0.1:8474"]).status.code(), Some(2));
 
+    // Nothing began, so nothing is left; and what is there from an earlier run is not written over.
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut c = Command::new(LLMFO);
+        c.args(["drill", "run", "region-outage"]).args(args).current_dir(dir.path());
+        c.env("XDG_STATE_HOME", dir.path().join("state")).output().unwrap()
+    };
+    assert_eq!(run(&["--lab", "http://127.0.0.1:1"]).status.code(), Some(3));
+    assert!(!dir.path().join("reports").exists());
+    std::fs::create_dir(dir.path().join("out")).unwrap();
+    std::fs::write(dir.path().join("out/summary.json"), "{}").unwrap();
+    let out = run(&["--report", "out"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("report of an earlier run"), "{}", text(&out.stderr));
+    assert_eq!(std::fs::read_to_string(dir.path().join("out/summary.json")).unwrap(), "{}");
+
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d.yaml");
     let shown = text(&llmfo(&["drill", "show", "region-outage"]).stdout);

@@ -13,3 +13,5 @@ mod safety;
 mod safety_lab;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod target;

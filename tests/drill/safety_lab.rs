@@ -195,7 +195,8 @@ fn two_drills_on_one_server_do_not_overlap_whatever_their_state_folders() {
     let proxies = http(apart.toxiproxy(), "GET", "/proxies", "").1;
     assert!(!proxies.contains("llmfo-drill-lock"), "{proxies}");
     // The marker of a killed runner is taken over.
-    let mut killed = Running::start(&args, dir.path());
+    let third = tempfile::tempdir().unwrap();
+    let mut killed = Running::start(&args, third.path());
     killed.wait_for("steady state");
     killed.signal(Signal::KILL);
     killed.child.wait().unwrap();

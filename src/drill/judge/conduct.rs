@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use super::answers::Truth;
 use super::{Case, PhaseFacts};
+use crate::drill::evidence::{Evidence, PolicyOf};
+use crate::drill::verdict::{Finding, Weight};
 use crate::measure::{End, RequestRow, Spread};
 use crate::units::printable;
 
@@ -27,7 +29,13 @@ pub(super) fn end_text(r: &RequestRow) -> String {
     };
     let status = r.status.map(|s| format!(" {s}")).unwrap_or_default();
     let code = r.error_code.as_deref().map(|c| format!(" ({})", printable(c, 40))).unwrap_or_default();
-    format!("{end}{status}{code}")
+    let own = match r.end {
+        End::HttpError | End::ErrorEvent if r.error_code.is_some() && !r.end_detail.is_empty() => {
+            format!(": \"{}\"", printable(&r.end_detail, 250))
+        }
+        _ => String::new(),
+    };
+    format!("{end}{status}{code}{own}")
 }
 
 pub(super) fn check(case: &mut Case<'_>) {
@@ -125,6 +133,24 @@ fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) {
     }
 }
 
+/// Harm that is proven although the lab was lost: by what it had recorded up to a known moment, or by the client's own rows.
+pub(super) fn harm_proven(ev: &Evidence) -> Vec<Finding> {
+    let mut case = Case::new(ev);
+    let seen_until = ev.lab_seen_ms.unwrap_or(f64::NEG_INFINITY);
+    let rows: Vec<(usize, &RequestRow)> = case.counted().collect();
+    for (i, r) in rows {
+        if r.ended_ms < seen_until {
+            truth_of(&mut case, i, r);
+        } else if r.end == End::ErrorEvent && r.done_marker {
+            // The client has seen both: no record of a provider could excuse it. A cut could be the lab's own end.
+            let name = case.name_of(i);
+            case.findings.add("forged_end", format!("{name}: [DONE] beside a broken answer"));
+        }
+    }
+    duplicates(&mut case);
+    case.findings.sorted().into_iter().filter(|f| f.weight == Weight::Harm).collect()
+}
+
 fn longest(case: &Case<'_>, i: usize) -> usize {
     case.trace.seen_by[i].iter().map(|p| case.ev.providers[*p].text.chars().count()).max().unwrap_or(0)
 }
@@ -150,7 +176,8 @@ pub(super) fn attempts(case: &mut Case<'_>) -> u32 {
     for i in 0..case.ev.requests.len() {
         let n = u32::try_from(case.trace.seen_by[i].len()).unwrap_or(u32::MAX);
         most = most.max(n);
-        if n > case.ev.declared.max_attempts {
+        // Another policy's limit is not this gateway's.
+        if n > case.ev.declared.max_attempts && case.ev.policy_of == PolicyOf::Gateway {
             let text = format!("{}: {n} attempts, {} allowed", case.name_of(i), case.ev.declared.max_attempts);
             case.findings.add("attempts_exceeded", text);
         }

@@ -157,6 +157,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
     let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
     let useful_text_ms = conduct::useful_text(&case, "outage");
     validity::samples(&mut case, &cut_streams, &recovery);
+    validity::purpose(&mut case, &cut_streams);
     promises::limits(&mut case, &useful_text_ms, queue_max);
     let promises = promises::all(
         &case,
@@ -186,21 +187,30 @@ pub fn judge(ev: &Evidence) -> Judgement {
         findings: case.findings.sorted(),
     };
     match &ev.lab_lost {
-        Some(why) => unjudged(why, judgement),
+        Some(why) => unjudged(ev, why, judgement),
         None => judgement,
     }
 }
 
-/// Without the lab nobody knows what providers wrote: whatever the rows seem to say, it is not the gateway's doing.
-fn unjudged(why: &str, judgement: Judgement) -> Judgement {
+/// Without the lab nobody knows what providers wrote: whatever the rows seem to say, it is not the gateway's doing. But harm
+/// that its records had proven before it was lost stays harm.
+fn unjudged(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
     let mut findings = Findings::default();
-    findings.add("lab_lost", why.to_owned());
+    findings.add_all(conduct::harm_proven(ev));
+    let until = ev.lab_seen_ms.map_or_else(
+        || "it was not asked before, so harm that its records would prove is not judged".to_owned(),
+        |at| {
+            format!("harm is judged up to {:.2} s, when it was last asked; what came later needs its records", at / 1e3)
+        },
+    );
+    findings.add("lab_lost", format!("{why}; {until}"));
     let mut promises = judgement.promises;
     for promise in &mut promises {
         promise.verdict = Kept::NotJudged;
         promise.rows.iter_mut().for_each(|r| r.verdict = Kept::NotJudged);
     }
-    Judgement { verdict: Verdict::Invalid, findings: findings.sorted(), promises, ..judgement }
+    let verdict = findings.verdict(false);
+    Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
 }
 
 /// True if recovery can be spoken of at all.

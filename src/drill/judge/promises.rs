@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::compatibility::INVARIANTS;
-use super::recovery::{BOUND_SHARE, OVERHEAD_MS};
+use super::recovery::{BOUND_SHARE, LIMITS_UNKNOWN, OVERHEAD_MS};
 use super::{Case, Compatibility, Independence, Recovery, hit};
+use crate::drill::evidence::PolicyOf;
 use crate::drill::verdict::{Kept, Promise, Row};
 use crate::measure::Spread;
 
@@ -24,7 +25,9 @@ fn kept(measured: Option<f64>, declared: Option<f64>) -> Kept {
 }
 
 fn row(name: &str, what: &str, declared: String, measured: String, n: usize, verdict: Kept) -> Row {
-    Row { name: name.into(), what: what.into(), declared, measured, n, verdict }
+    // What never came up was not kept either.
+    let verdict = if n == 0 && verdict == Kept::Pass { Kept::NotJudged } else { verdict };
+    Row { name: name.into(), what: what.into(), declared, measured, n, verdict, why: String::new() }
 }
 
 fn promise(name: &str, unit: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
@@ -56,12 +59,23 @@ pub(super) fn all(
     attempts: u32,
     duplicates: usize,
 ) -> Vec<Promise> {
-    vec![
+    let mut all = vec![
         of_recovery(case, recovery),
         of_compatibility(case, compatibility, duplicates),
         of_capacity(case, compatibility, useful_text, queue_max, attempts),
         of_independence(case, independence),
-    ]
+    ];
+    if case.ev.windows.is_empty() {
+        // What was kept while nothing was broken is kept by any gateway.
+        for promise in &mut all {
+            for row in promise.rows.iter_mut().filter(|r| r.verdict == Kept::Pass) {
+                row.verdict = Kept::NotJudged;
+                row.why = "nothing was broken".into();
+            }
+            promise.verdict = promise.rows.iter().fold(Kept::NotJudged, |v, r| v.and(r.verdict));
+        }
+    }
+    all
 }
 
 fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
@@ -104,13 +118,20 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
             if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit == 0) },
         ),
     ];
-    let b = r.bound;
-    if b.n > 0 {
-        let share = b.within as f64 / b.n as f64;
+    let b = &r.bound;
+    if case.ev.windows.iter().any(|w| w.dead()) {
+        let share = b.within as f64 / b.n.max(1) as f64;
         let what = format!("affected requests within their limit + the stand-in's first token + {OVERHEAD_MS:.0} ms");
-        let measured = format!("{:.0} % (worst {:+.0} ms)", share * 100.0, b.worst_excess_ms.unwrap_or(0.0));
+        let measured = match (&b.unknown, b.n) {
+            (Some(_), _) => "not known".into(),
+            (None, 0) => "none".into(),
+            (None, _) => format!("{:.0} % (worst {:+.0} ms)", share * 100.0, b.worst_excess_ms.unwrap_or(0.0)),
+        };
         let least = format!("≥ {:.0} %", BOUND_SHARE * 100.0);
-        rows.push(row("within_bound", &what, least, measured, b.n, Kept::when(share >= BOUND_SHARE)));
+        let n = if b.unknown.is_some() { 0 } else { b.n };
+        let verdict = b.kept().map_or(Kept::NotJudged, Kept::when);
+        let why = b.unknown.clone().unwrap_or_default();
+        rows.push(Row { why, ..row("within_bound", &what, least, measured, n, verdict) });
     }
     promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows)
 }
@@ -165,14 +186,7 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
             useful.n,
             kept(useful.p95, d.useful_text_p95_ms),
         ),
-        row(
-            "attempts_per_request_max",
-            "requests that providers received for one of the client",
-            format!("≤ {}", d.max_attempts),
-            attempts.to_string(),
-            n,
-            Kept::when(attempts <= d.max_attempts),
-        ),
+        of_attempts(case, attempts),
         row(
             "handoff_rate",
             "turns handed off without being asked for",
@@ -183,6 +197,18 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
         ),
     ];
     promise("capacity", "queue_max", json!(d.queue_max), json!(queue_max), n, rows)
+}
+
+fn of_attempts(case: &Case<'_>, attempts: u32) -> Row {
+    let (most, n) = (case.ev.declared.max_attempts, case.ev.requests.len());
+    let what = "requests that providers received for one of the client";
+    let of = |declared: String, verdict: Kept| {
+        row("attempts_per_request_max", what, declared, attempts.to_string(), n, verdict)
+    };
+    match case.ev.policy_of {
+        PolicyOf::Gateway => of(format!("≤ {most}"), Kept::when(attempts <= most)),
+        PolicyOf::Lab => Row { why: LIMITS_UNKNOWN.into(), ..of("not known".into(), Kept::NotJudged) },
+    }
 }
 
 fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
@@ -210,8 +236,14 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
         ),
         row(
             "dials_into_broken_region",
-            "dials into it, as the gateway saw",
-            format!("≤ {} breaker + {} under way + {} probes", i.dials_breaker, i.dials_under_way, i.dials_probes),
+            "dials into the broken region, as the gateway saw",
+            dials.map_or_else(
+                || "not known".into(),
+                |_| {
+                    let (breaker, under_way, probes) = (i.dials_breaker, i.dials_under_way, i.dials_probes);
+                    format!("≤ {breaker} breaker + {under_way} under way + {probes} probes")
+                },
+            ),
             dials.map_or_else(|| "not known".into(), |d| d.to_string()),
             outages,
             dials.map_or(Kept::NotJudged, |d| Kept::when(d <= explained)),
@@ -220,15 +252,17 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
     if i.dependencies_cut > 0 {
         let measured = format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms));
         // Where the model itself was not replaced, failures say nothing about the dependencies.
-        let told = if case.findings.has("no_failover") { Kept::NotJudged } else { Kept::when(i.refreshes_failed > 0) };
-        rows.push(row(
-            "dependencies_cut",
-            "policy, secrets, history, telemetry gone: answers went on from the last good copies",
-            "no request fails".into(),
-            measured,
-            i.dependencies_cut,
-            told,
-        ));
+        let why = if case.ev.foreign {
+            "these are the lab's stores; a gateway that the drill did not start has its own, or none"
+        } else if case.findings.has("no_failover") {
+            "requests failed for another reason"
+        } else {
+            ""
+        };
+        let told = if why.is_empty() { Kept::when(i.refreshes_failed > 0) } else { Kept::NotJudged };
+        let what = "policy, secrets, history, telemetry gone: answers went on from the last good copies";
+        let row = row("dependencies_cut", what, "no request fails".into(), measured, i.dependencies_cut, told);
+        rows.push(Row { why: why.into(), ..row });
     }
     promise("independence", "bytes_from_broken_region", json!(i.asked.then_some(0)), json!(bytes), outages, rows)
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answers::Truth;
 use super::{Case, hit};
-use crate::drill::evidence::{GatewayTimings, Window};
+use crate::drill::evidence::{GatewayTimings, PolicyOf, Window};
 use crate::measure::{End, ProviderRow, RequestRow, Rto, TurnFacts, rto};
 
 /// Time allowed beyond the limits and the stand-in's own time: scheduling, relaying and reading, in milliseconds.
@@ -12,15 +12,29 @@ pub const OVERHEAD_MS: f64 = 100.0;
 /// Share of affected requests that must stay within the bound.
 pub const BOUND_SHARE: f64 = 0.95;
 
+/// Why a limit cannot be laid beside what was measured.
+pub const LIMITS_UNKNOWN: &str = "the limits of this gateway are not known: give its policy with --policy";
+
 /// Requests that tried the broken provider, held to what their limits explain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// Affected requests that were answered.
+    /// Affected requests that were answered, as far as they are known.
     pub n: usize,
     /// Of these, within limit + stand-in's own time to first token + 100 ms.
     pub within: usize,
     /// Largest excess over limit and stand-in's time.
     pub worst_excess_ms: Option<f64>,
+    /// Why a share of them would say nothing: not all of them are known, or their limits are not.
+    pub unknown: Option<String>,
+}
+
+impl Bound {
+    /// Whether the share was kept; `None` if that cannot be said.
+    #[must_use]
+    pub fn kept(&self) -> Option<bool> {
+        let known = self.n > 0 && self.unknown.is_none();
+        known.then_some(self.within as f64 >= BOUND_SHARE * self.n as f64)
+    }
 }
 
 /// One round.
@@ -141,8 +155,8 @@ pub(super) fn check(case: &mut Case<'_>) -> Recovery {
             }
         }
     }
-    let b = out.bound;
-    if b.n > 0 && (b.within as f64) < BOUND_SHARE * b.n as f64 {
+    let b = &out.bound;
+    if b.kept() == Some(false) {
         let worst = b.worst_excess_ms.unwrap_or(0.0);
         case.findings
             .add("slow_failover", format!("{} of {} within the bound, worst {worst:.0} ms over", b.within, b.n));
@@ -181,9 +195,9 @@ fn parts(case: &Case<'_>, turn: usize, to_ms: f64, total: f64) -> Option<Gateway
 /// Requests that met the broken provider first and were then answered by a stand-in: how long they took is laid beside the
 /// limits that they ran into and the stand-in's own time to its first token. Those that were under way at the injection with
 /// nothing delivered are held to it too: a connection that was closed under them explains the time until then and no more.
-/// Without a gateway's account every streamed request of the outage is taken, with the longest of the limits.
+/// Of a foreign gateway's requests only those are known whose marker reached the broken provider before its path broke.
 fn bound(case: &Case<'_>) -> Bound {
-    let mut out = Bound::default();
+    let mut out = Bound { unknown: unknown(case), ..Bound::default() };
     for (i, r) in case.counted() {
         let (Some(at), Some(stand_in)) = (r.useful_text_ms.or(r.committed_ms), case.author(i)) else { continue };
         let met =
@@ -191,7 +205,7 @@ fn bound(case: &Case<'_>) -> Bound {
         let Some(window) = case.ev.windows.iter().find(met).filter(|_| !case.is_broken(&stand_in.provider)) else {
             continue;
         };
-        let Some(limit) = explained(case, r, window) else { continue };
+        let Some(limit) = explained(case, i, window) else { continue };
         let Some(own) = own_time(r, stand_in) else { continue };
         let excess = at - r.started_ms - limit - own;
         out.n += 1;
@@ -209,23 +223,66 @@ fn own_time(r: &RequestRow, stand_in: &ProviderRow) -> Option<f64> {
     Some((until? - stand_in.arrived_ms).max(0.0))
 }
 
-/// Time that the limits explain; `None` if this request did not meet the broken provider, or no limit is known.
-fn explained(case: &Case<'_>, r: &RequestRow, window: &Window) -> Option<f64> {
+/// Why it cannot be told from outside which requests met the broken provider, or what explains their time. A request that
+/// never got through has left no marker anywhere, and a refused connection not even a count; taking every request of the
+/// outage instead would drown the few that waited among those that went to the stand-in at once.
+fn unknown(case: &Case<'_>) -> Option<String> {
+    let ev = case.ev;
+    if ev.gateways.is_some() || !ev.windows.iter().any(Window::dead) {
+        return None;
+    }
+    if ev.policy_of == PolicyOf::Lab {
+        return Some(LIMITS_UNKNOWN.into());
+    }
+    let mut dials = 0;
+    let dead = ev.windows.iter().filter(|w| w.dead());
+    for (window, fault) in dead.flat_map(|w| w.faults.iter().filter(|f| f.provider.is_some()).map(move |f| (w, f))) {
+        let counted = match (&fault.at_injection, &fault.at_restore) {
+            (Some(a), Some(b)) if !fault.see.contains("refused") => {
+                (b.accepted + b.blackholed).saturating_sub(a.accepted + a.blackholed)
+            }
+            _ => {
+                return Some(format!(
+                    "which requests met {} in {} is not seen from outside a foreign gateway",
+                    fault.path, window.name
+                ));
+            }
+        };
+        dials += counted.saturating_sub(fault.own_dials);
+    }
+    (dials > 0).then(|| {
+        format!(
+            "{dials} dials ran into the broken path, and whose they were is not seen from outside a foreign gateway"
+        )
+    })
+}
+
+/// The same for a gateway that gives no account: the broken provider itself has seen the request, before its path broke.
+fn explained_from_outside(case: &Case<'_>, i: usize, window: &Window, before: f64) -> Option<f64> {
     let d = &case.ev.declared;
+    let met = |p: &&ProviderRow| case.is_broken(&p.provider) && p.arrived_ms < window.injected_ms;
+    let first = case.trace.seen_by[i].first().map(|p| &case.ev.providers[*p]).filter(met)?;
+    let silent =
+        window.faults.iter().any(|f| f.provider.as_deref() == Some(&first.provider) && f.see.contains("silen"));
+    match (silent, case.ev.requests[i].stream) {
+        (false, _) => Some(before),
+        (true, false) => d.answer_limit_ms,
+        // It had begun something that is held until it is whole, and fell silent inside it.
+        (true, true) if first.first_token_ms.is_some_and(|at| at < window.injected_ms) => {
+            Some(before + d.idle_limit_ms)
+        }
+        (true, true) => Some(d.first_token_limit_ms),
+    }
+}
+
+/// Time that the limits explain; `None` if this request did not meet the broken provider, or no limit is known.
+fn explained(case: &Case<'_>, i: usize, window: &Window) -> Option<f64> {
+    let d = &case.ev.declared;
+    let r = &case.ev.requests[i];
     // How long it was under way when the path broke.
     let before = (window.injected_ms - r.started_ms).max(0.0);
     if case.ev.gateways.is_none() {
-        if !r.stream || before > 0.0 {
-            return None;
-        }
-        let see = |word: &str| window.faults.iter().any(|f| f.provider.is_some() && f.see.contains(word));
-        return Some(if see("silen") {
-            d.first_token_limit_ms
-        } else if see("connect_timeout") {
-            d.connect_limit_ms
-        } else {
-            0.0
-        });
+        return explained_from_outside(case, i, window, before);
     }
     let attempts = &case.ev.decision(r)?.record.attempts;
     let failed = attempts.iter().filter(|a| case.is_broken(&a.target) && a.class != "success");

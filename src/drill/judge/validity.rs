@@ -36,9 +36,7 @@ pub(super) fn check(case: &mut Case<'_>) {
 fn steady(case: &mut Case<'_>) {
     let ev = case.ev;
     // What stopped the run before anything was broken; answers that came later cannot mend it.
-    for text in &ev.not_well {
-        case.findings.add("steady_state_not_met", text.clone());
-    }
+    case.findings.add_cases("steady_state_not_met", &ev.not_well, ev.not_well_cases);
     if !ev.not_well.is_empty() {
         return;
     }
@@ -49,7 +47,13 @@ fn steady(case: &mut Case<'_>) {
     let failed: Vec<_> = rows
         .iter()
         .filter(|(i, r)| r.end != End::Complete || !matches!(case.truths[*i], Truth::Whole(_)))
-        .map(|(i, r)| format!("{}: {}", case.name_of(*i), super::conduct::end_text(r)))
+        .map(|(i, r)| {
+            let asked = match r.end {
+                End::Complete => String::new(),
+                _ => format!("; asked for model {}", ev.declared.route),
+            };
+            format!("{}: {}{asked}", case.name_of(*i), super::conduct::end_text(r))
+        })
         .collect();
     let turns = case.trace.turns.iter().filter(|t| inside(t.started_ms)).count();
     let well = rows.len() - failed.len();
@@ -149,6 +153,25 @@ fn bypass(case: &mut Case<'_>, w: &Window) {
                 format!("{} received {who} at {:.2} s, around {}", row.provider, row.arrived_ms / 1e3, fault.path);
             case.findings.add("fault_bypassed", text);
         }
+    }
+}
+
+/// A drill that cuts a provider off is about recovery, one that cuts answers inside about the streams that were cut. Where
+/// that was not judged, whatever else was kept is no pass.
+pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams) {
+    let ev = case.ev;
+    if ev.windows.is_empty() || ev.aborted.is_some() {
+        return;
+    }
+    if ev.windows.iter().any(Window::dead) && ev.declared.recovery_ms.is_none() {
+        let text = format!(
+            "objectives.recovery_ms is not declared: declare it on route {} of the policy, or as declare.recovery_ms in the drill",
+            ev.declared.route
+        );
+        case.findings.add("promise_not_judged", text);
+    }
+    if !ev.windows.iter().any(Window::dead) && cut.n == 0 && !case.findings.has("sample_too_small") {
+        case.findings.add("promise_not_judged", "no stream was cut, and the drill is about that".into());
     }
 }
 

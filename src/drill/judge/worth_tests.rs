@@ -4,6 +4,7 @@ use super::hand::seen;
 use super::tests::{codes, good, text_of};
 use super::*;
 use crate::drill::evidence::CutPoint;
+use crate::measure::End;
 
 /// Three kinds of cuts happened, the fourth that the drill speaks of did not: nobody knows what would have become of it.
 #[test]
@@ -45,7 +46,7 @@ fn without_its_lab_a_run_blames_nobody_whatever_the_rows_say() {
 fn what_was_not_judged_stands_beside_the_verdict_with_its_reason() {
     use crate::drill::report::{closing, not_judged};
     let mut ev = good();
-    ev.gateways = None;
+    ev.foreign = true;
     ev.declared.queue_max = None;
     let j = judge(&ev);
     let (judged, skipped) = not_judged(&ev, &j);
@@ -57,4 +58,176 @@ fn what_was_not_judged_stands_beside_the_verdict_with_its_reason() {
     assert_eq!(closing(&ev, &j), format!("PASS ({judged} judged, {} not judged)", skipped.len()));
     ev.lab_lost = Some("gone".into());
     assert_eq!(closing(&ev, &judge(&ev)), "INVALID");
+}
+
+fn row<'a>(j: &'a Judgement, name: &str) -> &'a crate::drill::verdict::Row {
+    j.promises.iter().flat_map(|p| &p.rows).find(|r| r.name == name).unwrap()
+}
+
+/// Four dials of 40 requests met the broken path, and their markers reached nobody: taking all 40 would let 36 that waited
+/// for nothing speak for the four.
+#[test]
+fn of_a_foreign_gateway_only_requests_are_judged_that_are_known_to_have_met_the_broken_provider() {
+    let mut ev = good();
+    ev.foreign = true;
+    ev.windows[0].faults[0].own_dials = 1;
+    let (before, after) = (ev.windows[0].faults[0].at_injection.clone(), ev.windows[0].faults[0].at_restore.clone());
+    ev.windows[0].faults[0].at_injection = before.map(|c| crate::fault::api::Counters { blackholed: 3, ..c });
+    ev.windows[0].faults[0].at_restore = after.map(|c| crate::fault::api::Counters { blackholed: 8, ..c });
+    let j = judge(&ev);
+    let within = row(&j, "within_bound");
+    assert_eq!((within.verdict, within.measured.as_str(), within.n), (Kept::NotJudged, "not known", 0));
+    assert!(within.why.starts_with("4 dials ran into the broken path"), "{}", within.why);
+
+    // No dial but the drill's own: whoever met the broken provider had reached it before. One was under way there for
+    // 240 ms, silent, and answered by the stand-in 1,000 ms after its start, of which 80 are the stand-in's own.
+    ev.windows[0].faults[0].at_restore =
+        ev.windows[0].faults[0].at_injection.clone().map(|c| crate::fault::api::Counters { blackholed: 4, ..c });
+    let r = &mut ev.requests[19];
+    assert_eq!(r.started_ms, 4760.0);
+    (r.useful_text_ms, r.committed_ms, r.ended_ms) = (Some(5760.0), Some(5760.0), 6100.0);
+    r.text = text_of("local-b", "c19");
+    ev.providers[19] =
+        ProviderRow { first_token_ms: None, ended_ms: None, completed: false, ..ev.providers[19].clone() };
+    ev.providers.push(ProviderRow {
+        arrived_ms: 5670.0,
+        first_token_ms: Some(5750.0),
+        ended_ms: Some(6090.0),
+        ..seen("local-b", &ev.requests[19])
+    });
+    let j = judge(&ev);
+    let bound = &j.recovery.bound;
+    // 5,760 - 4,760 - 1,000 (first token) - 80.
+    assert_eq!((bound.n, bound.within, bound.worst_excess_ms), (1, 1, Some(-80.0)));
+    assert_eq!(row(&j, "within_bound").verdict, Kept::Pass);
+
+    // The limits are another policy's: nothing can be laid beside them.
+    ev.policy_of = crate::drill::evidence::PolicyOf::Lab;
+    let j = judge(&ev);
+    assert_eq!(row(&j, "within_bound").verdict, Kept::NotJudged);
+    assert!(row(&j, "within_bound").why.contains("--policy"));
+    assert_eq!(row(&j, "attempts_per_request_max").verdict, Kept::NotJudged);
+    ev.declared.max_attempts = 1;
+    assert!(!codes(&judge(&ev)).contains(&"attempts_exceeded"));
+    ev.policy_of = crate::drill::evidence::PolicyOf::Gateway;
+    assert!(codes(&judge(&ev)).contains(&"attempts_exceeded"));
+}
+
+/// A refused connection is not even counted.
+#[test]
+fn who_met_a_refusal_is_not_known_from_outside() {
+    let mut ev = good();
+    ev.windows[0].faults[0].see = "refused, open connections closed".into();
+    let j = judge(&ev);
+    assert_eq!((row(&j, "within_bound").verdict, j.verdict), (Kept::NotJudged, Verdict::Pass));
+}
+
+#[test]
+fn stores_that_a_foreign_gateway_never_uses_are_not_held_for_it() {
+    use crate::drill::evidence::{DependencyFacts, FaultSpan};
+    let mut ev = good();
+    ev.windows[0].faults.push(FaultSpan {
+        path: "region-1.policy_store".into(),
+        region: "region-1".into(),
+        role: "policy_store".into(),
+        felt: Some(true),
+        ..FaultSpan::default()
+    });
+    ev.dependencies.push(DependencyFacts {
+        region: "region-1".into(),
+        role: "policy_store".into(),
+        refreshed: 10,
+        failed: 10,
+        oldest_copy_ms: Some(11_000.0),
+    });
+    assert_eq!(row(&judge(&ev), "dependencies_cut").verdict, Kept::Pass);
+    ev.foreign = true;
+    let j = judge(&ev);
+    assert_eq!(row(&j, "dependencies_cut").verdict, Kept::NotJudged);
+    let (_, skipped) = crate::drill::report::not_judged(&ev, &j);
+    assert!(skipped.iter().any(|s| s.contains("last good copies: these are the lab's stores")), "{skipped:#?}");
+}
+
+/// The drill is there for recovery. Nothing was promised about it, so that nothing can have been kept.
+#[test]
+fn an_outage_whose_recovery_was_not_declared_is_no_pass() {
+    let mut ev = good();
+    ev.declared.recovery_ms = None;
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Invalid, vec!["promise_not_judged"]));
+    assert!(j.findings[0].examples[0].starts_with("objectives.recovery_ms is not declared"), "{:?}", j.findings);
+    // A promise that was broken is still broken.
+    ev.requests[30].text.truncate(20);
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+}
+
+#[test]
+fn where_nothing_was_broken_the_cases_are_counted_and_no_row_passes() {
+    let mut ev = good();
+    ev.windows.clear();
+    ev.requests.retain(|r| r.started_ms < 5000.0);
+    ev.not_well = vec!["one".into(), "two".into(), "three".into()];
+    ev.not_well_cases = 34;
+    let j = judge(&ev);
+    let f = &j.findings[0];
+    assert_eq!((f.code.as_str(), f.n, f.examples.len()), ("steady_state_not_met", 34, 3));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged), "{:#?}", j.promises);
+    // Not one action in the ticket system: none was done twice, and none was kept from being done twice.
+    assert_eq!(
+        (row(&j, "duplicate_effects").n, row(&judge(&good()), "duplicate_effects").verdict),
+        (0, Kept::NotJudged)
+    );
+}
+
+#[test]
+fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_what_is_not_whole() {
+    use crate::drill::report::{cut_table, lines, promise_lines, whole_line};
+    let mut ev = good();
+    ev.windows[0].faults[0].cuts = true;
+    ev.windows[0].faults[0].cut_events = Some(4);
+    let r = &mut ev.requests[30];
+    r.text = "amber birch cedar".into();
+    (r.end, r.error_events, r.done_marker, r.finish_reason) = (End::ErrorEvent, 1, false, None);
+    let p = &mut ev.providers[30];
+    (p.provider, p.text) = ("local-a".into(), text_of("local-a", "c30"));
+    (p.completed, p.cancelled, p.events_sent) = (false, true, 6);
+    let j = judge(&ev);
+    let rows = promise_lines(&j);
+    assert_eq!(rows.len(), 4 + j.promises.iter().map(|p| p.rows.len()).sum::<usize>());
+    assert!(rows.contains(&"  requests waiting at one moment: 4 (≤ 16), n 80: pass".into()), "{rows:#?}");
+    assert!(rows.contains(&"  dials into the broken region, as the gateway saw: not known, n 0: not judged".into()));
+    let cuts = lines(&cut_table(&j).unwrap());
+    let after = "after content: streams 1, answered whole by another 0, ended by one error event 1, otherwise 0";
+    assert_eq!(cuts[1], after);
+    let line = whole_line(&j).unwrap();
+    assert!(line.starts_with("not whole 1: of these 1 by a cut (after content 1), ended by one error event"), "{line}");
+    assert!(line.ends_with("no other request failed"), "{line}");
+    assert_eq!(whole_line(&judge(&good())), None);
+}
+
+/// Observed harm is FAIL even where the run is otherwise INVALID; but only what the lab's records prove, or the client alone.
+#[test]
+fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
+    let mut ev = good();
+    ev.lab_lost = Some("the lab ended: signal 9".into());
+    // Request 30 starts at 7,510 ms and ends at 7,910: half an answer that says it is whole.
+    ev.requests[30].text.truncate(20);
+    assert_eq!(judge(&ev).verdict, Verdict::Invalid);
+    ev.lab_seen_ms = Some(7_900.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["lab_lost"], Verdict::Invalid));
+    assert!(j.findings[0].examples[0].contains("up to 7.90 s"), "{:?}", j.findings);
+    ev.lab_seen_ms = Some(7_920.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["truncated_as_success", "lab_lost"], Verdict::Fail));
+    // What came after its end is not the gateway's doing, unless the client saw both ends itself.
+    let mut ev = good();
+    ev.lab_lost = Some("gone".into());
+    ev.requests[30].done_marker = true;
+    ev.requests[30].end = End::Cut;
+    assert_eq!(judge(&ev).verdict, Verdict::Invalid);
+    ev.requests[30].end = End::ErrorEvent;
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["forged_end", "lab_lost"], Verdict::Fail));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
 }

@@ -1,8 +1,9 @@
 //! `report.md`: the same facts for people.
 
-use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line};
+use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line, times_head, whole_line};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
+use crate::drill::propose::nothing;
 use crate::drill::verdict::Weight;
 use crate::report::markdown::{table, text};
 
@@ -17,6 +18,12 @@ fn list(out: &mut String, name: &str, lines: &[String]) {
             out.push_str(&format!("- {}\n", text(line)));
         }
     }
+}
+
+/// With a capital letter.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
 /// The report.
@@ -58,6 +65,9 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
     if let Some(t) = cut_table(j) {
         section(&mut out, "Streams that were cut", &t);
     }
+    if let Some(line) = whole_line(j) {
+        out.push_str(&format!("\n{}\n", text(&line)));
+    }
     let rows = run.timeline.iter().map(|m| vec![format!("{:.2} s", m.at_ms / 1e3), m.text.clone()]).collect();
     section(&mut out, "Timeline", &Table { head: vec!["at", "what"], rows });
     let faults = ev
@@ -78,13 +88,9 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
         "What was broken",
         &Table { head: vec!["round", "path", "what applications saw", "felt by the drill's own call"], rows: faults },
     );
-    let proposals = if run.proposals.is_empty() {
-        vec!["Nothing to propose from what was measured.".into()]
-    } else {
-        run.proposals.clone()
-    };
+    let proposals = if run.proposals.is_empty() { vec![nothing(ev).into()] } else { run.proposals.clone() };
     list(&mut out, "Proposed changes", &proposals);
-    list(&mut out, "Lab times", &ev.declared.scaling);
+    list(&mut out, &sentence(times_head(ev)), &ev.declared.scaling);
     list(&mut out, "Not exercised", &run.not_exercised);
     list(&mut out, "Found and healed before the start", &run.healed);
     list(&mut out, "Clean-up", &run.cleanup_notes);

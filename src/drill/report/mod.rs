@@ -6,7 +6,7 @@ pub mod summary;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
+use super::evidence::{Evidence, PolicyOf};
 use super::judge::Judgement;
 use super::verdict::{Cleanup, Kept, Row, Verdict};
 
@@ -84,6 +84,59 @@ pub fn promise_table(j: &Judgement) -> Table {
     Table { head: vec!["promise", "what", "declared", "measured", "n", "verdict"], rows }
 }
 
+/// The four promises as lines, for where a table would be broken to pieces: `what: measured (limit), n: verdict`.
+#[must_use]
+pub fn promise_lines(j: &Judgement) -> Vec<String> {
+    let mut out = Vec::new();
+    for promise in &j.promises {
+        out.push(promise.name.clone());
+        for r in &promise.rows {
+            // One figure that stands for both is said once.
+            let limit = if r.declared == r.measured { String::new() } else { format!(" ({})", r.declared) };
+            out.push(format!("  {}: {}{limit}, n {}: {}", r.what, r.measured, r.n, r.verdict.word()));
+        }
+    }
+    out
+}
+
+/// Any other table as lines: the first cell, then each head with its cell.
+#[must_use]
+pub fn lines(t: &Table) -> Vec<String> {
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> =
+            t.head.iter().zip(row).skip(1).filter(|(_, c)| !c.is_empty()).map(|(h, c)| format!("{h} {c}")).collect();
+        format!("{}: {}", row.first().map_or("", String::as_str), cells.join(", "))
+    };
+    t.rows.iter().map(line).collect()
+}
+
+/// Requests that did not reach their customer whole, beside the streams that could not: two tables count them apart.
+#[must_use]
+pub fn whole_line(j: &Judgement) -> Option<String> {
+    use super::evidence::CutPoint;
+    let failed: usize = j.phases.values().map(|p| p.failed).sum();
+    let points = [
+        ("before content", CutPoint::BeforeContent),
+        ("after content", CutPoint::AfterContent),
+        ("inside a tool call", CutPoint::InsideCall),
+        ("after a call's arguments", CutPoint::AfterCall),
+    ];
+    let ended = points.map(|(name, point)| (name, j.cut_streams.at(point).one_error_event));
+    let controlled: usize = ended.iter().map(|(_, n)| n).sum();
+    if controlled == 0 || controlled > failed {
+        return None;
+    }
+    let by: Vec<String> = ended.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    let others = match failed - controlled {
+        0 => "no other request failed".into(),
+        n => format!("{n} failed otherwise"),
+    };
+    Some(format!(
+        "not whole {failed}: of these {controlled} by a cut ({}), ended by one error event as it must be, because what a customer has read cannot be taken back; {others}",
+        by.join(", ")
+    ))
+}
+
 /// How many rows were judged, and each that was not with the reason in short.
 #[must_use]
 pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
@@ -91,8 +144,10 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
         _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
+        _ if !r.why.is_empty() => r.why.clone(),
         "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
-        "dials_into_broken_region" if ev.gateways.is_none() => "a foreign gateway does not say".to_owned(),
+        "dials_into_broken_region" if ev.foreign => "a foreign gateway does not say".to_owned(),
+        "dials_into_broken_region" if ev.gateways.is_none() => "the gateway left no account".to_owned(),
         _ if r.declared == "not declared" => "nothing is declared".to_owned(),
         _ if r.name.ends_with("_broken_region") && !j.independence.asked => "nothing was cut off whole".to_owned(),
         _ if r.n == 0 => "no such case came up".to_owned(),
@@ -100,6 +155,16 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
     };
     let skipped = rows().filter(|r| r.verdict == Kept::NotJudged).map(|r| format!("{}: {}", r.what, why(r))).collect();
     (judged, skipped)
+}
+
+/// What stands above the times of the policy that was used.
+#[must_use]
+pub fn times_head(ev: &Evidence) -> &'static str {
+    match (ev.policy_of, ev.foreign) {
+        (PolicyOf::Lab, _) => "times of the lab's policy, not of this gateway",
+        (PolicyOf::Gateway, true) => "times of the given policy that are shorter than the defaults",
+        (PolicyOf::Gateway, false) => "lab times",
+    }
 }
 
 /// The verdict, and beside a PASS how much it rests on.
@@ -174,8 +239,8 @@ pub fn rto_line(j: &Judgement) -> String {
     let Some(total) = total else { return "recovery time: none measured".into() };
     match parts {
         Some(p) => format!(
-            "recovery time {total:.0} ms; as the gateway saw: detection {:.0}, decision {:.0}, dial {:.0}, generation {:.0} ms",
-            p.detection_ms, p.decision_ms, p.dial_ms, p.first_token_ms
+            "recovery time {total:.0} ms; as the gateway saw: decision {:.0}, dial {:.0}, generation {:.0} ms; the remaining {:.0} ms are called detection (not measured by themselves)",
+            p.decision_ms, p.dial_ms, p.first_token_ms, p.detection_ms
         ),
         None => format!("recovery time {total:.0} ms; its parts are not known for a foreign gateway"),
     }

@@ -68,6 +68,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "dependencies": ev.dependencies,
         "aborted": ev.aborted,
         "lab_lost": ev.lab_lost,
+        "policy_of": ev.policy_of,
         "timeline": run.timeline,
         "proposals": run.proposals,
         "scaling": ev.declared.scaling,

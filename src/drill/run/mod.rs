@@ -5,6 +5,7 @@ pub mod customers;
 pub mod cuts;
 pub mod embedded;
 pub mod faults;
+pub mod folder;
 mod gather;
 pub mod journal;
 pub mod lab;
@@ -110,6 +111,7 @@ pub async fn execute(
     let started_at = jiff::Timestamp::now().to_string();
     let mut stage = Stage::default();
     let mut run = Run::new(options, stops);
+    let made = folder::to_be_made(&options.report);
     let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
     if let Some(safety) = &stage.safety {
         safety.stop_watching();
@@ -142,11 +144,15 @@ pub async fn execute(
     if let (Some(Err(_)), None) = (&gathered, &run.evidence.lab_lost) {
         run.evidence.lab_lost = lab_lost(&mut stage, &run, true).await;
     }
+    if run.evidence.lab_lost.is_some() {
+        run.gather_remembered();
+    }
     drop(stage.lab_watch.take());
     let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
+            folder::discard(&made);
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
         Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),

@@ -146,6 +146,7 @@ impl Run<'_> {
             let step = LOOK_EVERY.min(round.outage - waited);
             self.wait_since(&phase("outage", round), began, round.outage, step, stage, tell).await;
             waited = began.elapsed();
+            self.remember(ground).await;
             if let Some(wanted) = until_cut
                 && self.streams_cut(ground, place, since).await >= wanted
             {
@@ -226,6 +227,7 @@ impl Run<'_> {
         while began.elapsed() < round.recovery && !self.stopped() {
             let step = LOOK_EVERY.min(round.recovery - began.elapsed());
             self.wait_since(&phase("recovery", round), began, round.recovery, step, stage, tell).await;
+            self.remember(ground).await;
             if began.elapsed() >= round.recovery_min && self.primary_is_back(ground, restored).await {
                 break;
             }

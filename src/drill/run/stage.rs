@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::customers::Customers;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
+use super::gather::Records;
 use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel};
 use super::leftovers;
@@ -15,7 +16,7 @@ use super::lock::Lock;
 use super::safety::{RunIs, Safety, new_run};
 use super::signals::Stops;
 use super::{Options, Reporter};
-use crate::drill::evidence::Evidence;
+use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::judge::judge;
 use crate::drill::library::Found;
 use crate::drill::plan::{Plan, compile};
@@ -25,10 +26,6 @@ use crate::lab::topology::Topology;
 use crate::load::Entry;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
-
-/// What a report holds: see `write_report`.
-const REPORT_FILES: [&str; 7] =
-    ["summary.json", "requests.jsonl", "providers.jsonl", "effects.jsonl", "journal.jsonl", "report.md", "wal.jsonl"];
 
 /// Between two looks whether the lab answers.
 const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -97,6 +94,7 @@ pub(super) struct Run<'a> {
     pub(super) fault_server: String,
     pub(super) restore_deadline: Duration,
     pub(super) ours: bool,
+    pub(super) remembered: Option<Records>,
 }
 
 /// What is needed all the way.
@@ -122,6 +120,7 @@ impl<'a> Run<'a> {
             fault_server: String::new(),
             restore_deadline: Duration::from_secs(5),
             ours: true,
+            remembered: None,
         }
     }
 
@@ -137,20 +136,7 @@ impl<'a> Run<'a> {
         stage: &mut Stage,
         tell: &mut dyn Reporter,
     ) -> Result<()> {
-        let logs = self.options.report.join("logs");
-        std::fs::create_dir_all(&logs).map_err(|e| {
-            Expected::usage(format!("{}: {e}", logs.display()), "give --report a folder that can be written")
-        })?;
-        // An earlier verdict in this folder must not be taken for this run's, should this run never come to one.
-        for old in REPORT_FILES {
-            match std::fs::remove_file(self.options.report.join(old)) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    let what = format!("{}: {e}", self.options.report.join(old).display());
-                    return Err(Expected::usage(what, "give --report a folder that can be written"));
-                }
-                _ => {}
-            }
-        }
+        let logs = super::folder::open(&self.options.report)?;
         let healing = leftovers::before_a_run(&self.options.state).await?;
         for line in &healing.said {
             tell.say(&format!("before the start: {line}"), true);
@@ -167,6 +153,10 @@ impl<'a> Run<'a> {
         let policy = self.policy(&topology)?;
         let plan = compile(file, &topology, &policy, self.options.see)?;
         self.declare(file, &plan, &topology, found);
+        if plan.declared.recovery_ms.is_none() && plan.cuts_off() {
+            let route = &plan.declared.route;
+            tell.say(&format!("objectives.recovery_ms of route {route} is not declared: this can be no PASS"), true);
+        }
         self.watch_duration(&plan);
         let ground = Ground { plan, topology, lab };
         self.open_safety(&ground, stage).await?;
@@ -211,8 +201,13 @@ impl<'a> Run<'a> {
 
     fn policy(&mut self, topology: &Topology) -> Result<Policy> {
         let path = self.options.policy.clone().unwrap_or_else(|| PathBuf::from(&topology.policy));
+        self.evidence.foreign = self.options.lab.is_some();
+        // Where no target is named, the lab's entries are driven: gateways of the lab's policy belong there.
+        let lab_s = self.options.policy.is_none() && !self.options.targets.is_empty();
+        self.evidence.policy_of = if lab_s { PolicyOf::Lab } else { PolicyOf::Gateway };
         self.policy_name = match &self.options.policy {
             Some(path) => path.display().to_string(),
+            None if lab_s => "the lab's (built in: policies/lab.yaml); the gateway's own was not given".into(),
             None => "built in: policies/lab.yaml, with the ports of this lab".into(),
         };
         let bytes = std::fs::read(&path).map_err(|e| {
@@ -360,17 +355,13 @@ impl<'a> Run<'a> {
     /// The steady state is met; otherwise nothing is broken.
     async fn well(&mut self, ground: &Ground, stage: &Stage, tell: &mut dyn Reporter) -> Result<bool> {
         let so_far = self.so_far(ground, stage).await?;
-        let problems: Vec<String> = judge(&so_far)
-            .findings
-            .into_iter()
-            .filter(|f| f.code == "steady_state_not_met")
-            .flat_map(|f| f.examples)
-            .collect();
-        for problem in &problems {
+        let findings = judge(&so_far).findings;
+        let Some(found) = findings.into_iter().find(|f| f.code == "steady_state_not_met") else { return Ok(true) };
+        for problem in &found.examples {
             tell.say(&format!("no steady state, so nothing is broken: {problem}"), true);
         }
-        self.evidence.not_well = problems;
-        Ok(self.evidence.not_well.is_empty())
+        (self.evidence.not_well, self.evidence.not_well_cases) = (found.examples, found.n);
+        Ok(false)
     }
 
     async fn wait(
