@@ -188,7 +188,11 @@ pub async fn execute(
         healed: run.healed.clone(),
         not_exercised: run.not_exercised.clone(),
         timeline: timeline::timeline(&run.evidence, &judgement),
-        proposals: propose(&run.evidence, &judgement),
+        // What was measured under other faults than declared is no ground for a change.
+        proposals: match run.evidence.spoilt() {
+            None => propose(&run.evidence, &judgement),
+            Some(_) => Vec::new(),
+        },
         again: options.command(&file.name, found),
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
@@ -202,7 +206,10 @@ fn unjudged(spoilt: &Spoilt, judgement: Judgement) -> Judgement {
     let mut promises = judgement.promises;
     for promise in &mut promises {
         promise.verdict = Kept::NotJudged;
-        promise.rows.iter_mut().for_each(|r| r.verdict = Kept::NotJudged);
+        for row in &mut promise.rows {
+            row.verdict = Kept::NotJudged;
+            row.why = format!("the run says nothing ({})", spoilt.code);
+        }
     }
     Judgement { verdict: findings.verdict(false), findings: findings.sorted(), promises, ..judgement }
 }
