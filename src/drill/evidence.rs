@@ -275,6 +275,15 @@ pub struct Aborted {
     pub text: String,
 }
 
+/// Why a run says nothing about the gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spoilt {
+    /// The finding.
+    pub code: String,
+    /// In one sentence.
+    pub text: String,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
@@ -322,6 +331,8 @@ pub struct Evidence {
     pub gateways: Option<Vec<GatewayView>>,
     /// The lab was not there for a while, or at the end: nothing of the rest can be held against the gateway.
     pub lab_lost: Option<String>,
+    /// The faults did not stay, or their server did not answer: as with a lost lab.
+    pub spoilt: Option<Spoilt>,
     /// A lost lab was asked for the last time at this moment: up to here its rows are complete.
     pub lab_seen_ms: Option<f64>,
     /// It ended before its time.
@@ -331,6 +342,13 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// Why nothing in this run can be held against the gateway, if so. A lab that is lost explains everything else.
+    #[must_use]
+    pub fn spoilt(&self) -> Option<Spoilt> {
+        let lost = self.lab_lost.as_ref().map(|text| Spoilt { code: "lab_lost".into(), text: text.clone() });
+        lost.or_else(|| self.spoilt.clone())
+    }
+
     /// The window in whose outage this moment lies.
     #[must_use]
     pub fn window_at(&self, at_ms: f64) -> Option<&Window> {

@@ -131,6 +131,16 @@ pub const CODES: &[(&str, Weight, &str)] = &[
         Weight::Invalid,
         "the lab ended or did not answer, so nothing in this run can be held against the gateway",
     ),
+    (
+        "fault_lifted",
+        Weight::Invalid,
+        "a fault did not stay as it was set, so nothing can be said about how it was survived",
+    ),
+    (
+        "fault_server_lost",
+        Weight::Invalid,
+        "the fault server did not answer, so nothing in this run can be held against the gateway",
+    ),
     ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
 ];
 

@@ -107,6 +107,10 @@ pub struct Begin {
     /// not make them again.
     #[serde(default)]
     pub lab_of_run: bool,
+    /// Admin URL of that lab. While nobody listens there the lab is gone, and its proxies belong to nobody: they are removed,
+    /// not made again.
+    #[serde(default)]
+    pub lab_admin: Option<String>,
     /// The proxies as they were.
     pub snapshot: BTreeMap<String, Proxy>,
 }
@@ -388,6 +392,7 @@ mod tests {
             server: "http://127.0.0.1:1".to_owned(),
             embedded: false,
             lab_of_run: false,
+            lab_admin: None,
             snapshot: BTreeMap::new(),
         };
         Entry::Begin { at: Stamp::default(), begin }

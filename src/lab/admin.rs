@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -27,6 +27,12 @@ pub struct Admin {
     pub providers: Vec<Provider>,
     /// The ticket system.
     pub tickets: Tickets,
+}
+
+/// `?since=MS`: only rows from this moment on, in milliseconds of CLOCK_MONOTONIC.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Since {
+    pub(super) since: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,9 +74,9 @@ async fn topology(State(admin): State<Admin>) -> Json<Topology> {
     Json(Topology::clone(&admin.topology))
 }
 
-async fn log(State(admin): State<Admin>, Path(name): Path<String>) -> Response {
+async fn log(State(admin): State<Admin>, Path(name): Path<String>, Query(from): Query<Since>) -> Response {
     match admin.provider(&name) {
-        Some(provider) => Json(provider.log()).into_response(),
+        Some(provider) => Json(provider.log(from.since)).into_response(),
         None => admin.unknown(StatusCode::NOT_FOUND, &name),
     }
 }

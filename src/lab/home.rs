@@ -95,6 +95,9 @@ pub struct Claim {
     pub pid: u32,
     /// Its start time in clock ticks since boot (field 22 of /proc/PID/stat): a process id alone may be given again.
     pub started: Option<u64>,
+    /// URL of the fault server; empty in claims of earlier versions.
+    #[serde(default)]
+    pub server: String,
     /// (name, listen, upstream) of every proxy.
     pub proxies: Vec<(String, String, String)>,
 }
@@ -102,9 +105,9 @@ pub struct Claim {
 impl Claim {
     /// The claim of this process.
     #[must_use]
-    pub fn ours(proxies: Vec<(String, String, String)>) -> Claim {
+    pub fn ours(server: &str, proxies: Vec<(String, String, String)>) -> Claim {
         let pid = std::process::id();
-        Claim { format: 1, pid, started: start_ticks(pid), proxies }
+        Claim { format: 1, pid, started: start_ticks(pid), server: server.into(), proxies }
     }
 
     /// The claim on the server at this address, if there is a readable one.
@@ -144,6 +147,18 @@ impl Claim {
             // A stale claim of a dead process does no harm.
             let _ = fs::remove_file(path);
         }
+    }
+
+    /// Claims of labs that are gone, in this state folder, and where they lie.
+    #[must_use]
+    pub fn dead(state: &Path) -> Vec<(PathBuf, Claim)> {
+        let names = |p: &PathBuf| {
+            let name = p.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            name.starts_with("lab-") && name.ends_with(".json")
+        };
+        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|e| e.path()).filter(names);
+        let read = |p: PathBuf| Some((p.clone(), serde_json::from_slice::<Claim>(&fs::read(&p).ok()?).ok()?));
+        files.filter_map(read).filter(|(_, c)| !c.server.is_empty() && c.is_dead()).collect()
     }
 
     /// The lab that wrote it is gone.
@@ -203,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_living_process_is_not_dead_and_a_number_given_again_is() {
-        let mine = Claim::ours(vec![("a".into(), "l".into(), "u".into())]);
+        let mine = Claim::ours("http://127.0.0.1:1", vec![("a".into(), "l".into(), "u".into())]);
         assert!(!mine.is_dead());
         assert!(Claim { started: mine.started.map(|s| s + 1), ..mine.clone() }.is_dead());
         assert!(mine.started.is_some());

@@ -68,7 +68,7 @@ impl Paths {
         }
         let claimed = paths.iter().map(|p| (p.name.clone(), p.listen.clone(), p.upstream.clone())).collect();
         // On disk before the first proxy is made, so that a lab that is killed leaves nothing unexplained.
-        Claim::ours(claimed).write(url)
+        Claim::ours(url, claimed).write(url)
     }
 
     /// Deletes the proxies, and with them every toxic.
@@ -78,11 +78,18 @@ impl Paths {
     pub async fn close(&mut self) -> Result<()> {
         let mut left = Vec::new();
         let mut why = String::new();
+        let mut silent = false;
         for path in self.made.drain(..) {
+            if silent {
+                left.push(path.name);
+                continue;
+            }
             match self.client.delete_proxy(&path.name).await {
                 Ok(()) => {}
                 Err(error) if error.kind == FaultKind::NotFound => {}
                 Err(error) => {
+                    // A server that stands still is not told more: it would do that at some later time.
+                    silent |= error.kind == FaultKind::Timeout && self.client.version().await.is_err();
                     left.push(path.name);
                     why = error.to_string();
                 }
@@ -96,7 +103,48 @@ impl Paths {
         }
         Err(Expected::dirty(
             format!("proxies may be left on {}: {} ({why})", self.client.base_url(), left.join(", ")),
-            "start `llmfo lab up` with the same --toxiproxy again: it finds and removes them",
+            "`llmfo drill clean` finds and removes them when the server answers",
         ))
     }
+}
+
+/// Removes what labs that are gone have left on fault servers outside, as far as it stands there exactly as they made it.
+/// For each server: what was removed, in a sentence, or why that may not be all.
+pub async fn remove_dead(state: &std::path::Path) -> Vec<(String, std::result::Result<Option<String>, String>)> {
+    let mut out = Vec::new();
+    for (file, claim) in Claim::dead(state) {
+        let removed = removed(&claim).await;
+        if removed.is_ok() {
+            // A stale claim of a dead process does no harm.
+            let _ = std::fs::remove_file(file);
+        }
+        let at = crate::units::printable(&claim.server, 100);
+        let said = match removed {
+            Ok(0) => Ok(None),
+            Ok(n) => Ok(Some(format!("the lab of process {} is gone; removed its {n} proxies on {at}", claim.pid))),
+            Err(why) => {
+                Err(format!("the lab of process {} is gone, and its proxies may be left on {at}: {why}", claim.pid))
+            }
+        };
+        out.push((claim.server, said));
+    }
+    out
+}
+
+async fn removed(claim: &Claim) -> std::result::Result<usize, String> {
+    let client = Client::new(&claim.server).map_err(|e| e.to_string())?;
+    let there = match client.proxies().await {
+        Ok(there) => there,
+        // A server that is gone has taken them along.
+        Err(e) if e.kind == FaultKind::Unreachable => return Ok(0),
+        Err(e) => return Err(e.to_string()),
+    };
+    let mut n = 0;
+    for proxy in there.values().filter(|p| claim.holds(&p.name, &p.listen, &p.upstream)) {
+        match client.delete_proxy(&proxy.name).await {
+            Err(e) if e.kind != FaultKind::NotFound => return Err(e.to_string()),
+            _ => n += 1,
+        }
+    }
+    Ok(n)
 }

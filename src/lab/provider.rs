@@ -102,11 +102,14 @@ impl Provider {
         *self.inner.sabotage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log as it stands.
+    /// The log as it stands; with `since`, what arrived from that moment on, and no loss of what was before.
     #[must_use]
-    pub fn log(&self) -> LogPage {
+    pub fn log(&self, since: Option<f64>) -> LogPage {
         let log = self.inner.log.lock().unwrap_or_else(PoisonError::into_inner);
-        LogPage { now_ms: monotonic_ms(), rows: log.rows.iter().cloned().collect(), dropped: log.dropped }
+        let since = since.unwrap_or(f64::NEG_INFINITY);
+        let dropped = if log.rows.front().is_some_and(|r| r.arrived_ms < since) { 0 } else { log.dropped };
+        let rows = log.rows.iter().filter(|r| r.arrived_ms >= since).cloned().collect();
+        LogPage { now_ms: monotonic_ms(), rows, dropped }
     }
 
     /// Empties the log. Answers under way are no longer logged.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -13,6 +13,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::admin::Since;
 use crate::load::monotonic_ms;
 use crate::measure::EffectRow;
 use crate::units::printable;
@@ -87,15 +88,17 @@ impl Tickets {
         Router::new().route("/tickets", get(list)).route("/tools/{tool}", post(run)).with_state(self.clone())
     }
 
-    /// Everything recorded.
+    /// Everything recorded; with `since`, from that moment on.
     #[must_use]
-    pub fn page(&self) -> TicketsPage {
+    pub fn page(&self, since: Option<f64>) -> TicketsPage {
         let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = since.unwrap_or(f64::NEG_INFINITY);
+        let later = |rows: &VecDeque<EffectRow>| rows.iter().filter(|e| e.at_ms >= since).cloned().collect();
         TicketsPage {
             now_ms: monotonic_ms(),
-            effects: book.effects.iter().cloned().collect(),
-            repeats: book.repeats.iter().cloned().collect(),
-            dropped: book.dropped,
+            effects: later(&book.effects),
+            repeats: later(&book.repeats),
+            dropped: if book.effects.front().is_some_and(|e| e.at_ms < since) { 0 } else { book.dropped },
         }
     }
 
@@ -149,8 +152,8 @@ fn result_of(tool: &str, ticket: u64) -> Value {
     }
 }
 
-async fn list(State(tickets): State<Tickets>) -> Json<TicketsPage> {
-    Json(tickets.page())
+async fn list(State(tickets): State<Tickets>, Query(from): Query<Since>) -> Json<TicketsPage> {
+    Json(tickets.page(from.since))
 }
 
 async fn run(State(tickets): State<Tickets>, Path(tool): Path<String>, Json(request): Json<ToolRequest>) -> Response {
@@ -197,7 +200,7 @@ mod tests {
         for _ in 0..2 {
             assert!(!tickets.effect("create_ticket", request(None, json!({})), 4.0).repeated);
         }
-        let page = tickets.page();
+        let page = tickets.page(None);
         assert_eq!((page.effects.len(), page.repeats.len()), (4, 1));
         let numbers: Vec<u64> = page.effects.iter().map(|e| e.ticket).collect();
         assert_eq!(numbers, [1_001, 1_002, 1_003, 1_004]);

@@ -36,7 +36,7 @@ pub struct Lab {
     paths: Paths,
     fault: Option<Running>,
     _ports: Ports,
-    _servers: Vec<Server>,
+    servers: Vec<Server>,
     _home: Home,
 }
 
@@ -136,7 +136,7 @@ impl Lab {
         let admin = format!("http://{}", address(&listener)?);
         let routes = Admin { topology: Arc::clone(&topology), providers, tickets }.router();
         build.servers.push(serve_router(listener, routes));
-        Ok(Lab { topology, admin, paths, fault, _ports: build.ports, _servers: build.servers, _home: home })
+        Ok(Lab { topology, admin, paths, fault, _ports: build.ports, servers: build.servers, _home: home })
     }
 
     /// What is where.
@@ -162,7 +162,11 @@ impl Lab {
                 drop(fault);
                 Ok(())
             }
-            None => self.paths.close().await,
+            None => {
+                // First of all nobody listens any more: who finds a proxy missing sees that the lab is gone.
+                self.servers.clear();
+                self.paths.close().await
+            }
         }
     }
 }

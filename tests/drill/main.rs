@@ -10,6 +10,8 @@ mod good;
 #[cfg(test)]
 mod safety;
 #[cfg(test)]
+mod safety_lab;
+#[cfg(test)]
 mod stage;
 #[cfg(test)]
 mod target;

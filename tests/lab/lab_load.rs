@@ -219,7 +219,7 @@ async fn whole_conversations_run_and_every_ticket_is_opened_once() {
         let value: serde_json::Value = serde_json::from_str(&row.text).unwrap();
         assert!(jsonschema::is_valid(&llmfo::load::app::json_schema(), &value), "{value}");
     }
-    let effects = shop.tickets.page().effects;
+    let effects = shop.tickets.page(None).effects;
     let calls: Vec<&RequestRow> = all.iter().filter(|r| !r.tool_calls.is_empty()).collect();
     assert_eq!(effects.len(), calls.len());
     for effect in &effects {
@@ -236,7 +236,7 @@ async fn whole_conversations_run_and_every_ticket_is_opened_once() {
         assert!(next.text.contains(&ticket.to_string()) && next.last_of_turn, "{next:?}");
     }
     // The provider saw whole histories: as many user messages as the turn's number.
-    for seen in shop.providers[0].log().rows {
+    for seen in shop.providers[0].log(None).rows {
         assert!(seen.completed && !seen.probe && !seen.cancelled);
         assert!(seen.turn >= 1 && seen.event_ends.len() == seen.events_sent as usize);
     }

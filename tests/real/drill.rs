@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::toxiproxy::real;
 
 /// One drill at a time: they measure time.
-static TURN: Mutex<()> = Mutex::new(());
+pub static TURN: Mutex<()> = Mutex::new(());
 
-const LLMFO: &str = env!("CARGO_BIN_EXE_llmfo");
+pub const LLMFO: &str = env!("CARGO_BIN_EXE_llmfo");
 
 fn passes(name: &str) {
     let Some(rig) = real() else { return };
@@ -81,7 +81,7 @@ fn last_line(folder: &Path) -> String {
     std::fs::read_to_string(log).unwrap().lines().last().unwrap_or_default().to_string()
 }
 
-fn wait(limit: Duration, mut ok: impl FnMut() -> bool) {
+pub fn wait(limit: Duration, mut ok: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
     while !ok() {
         assert!(Instant::now() < end, "not within {limit:?}");

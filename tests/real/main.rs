@@ -5,6 +5,8 @@ mod drill;
 #[cfg(test)]
 mod openai;
 #[cfg(test)]
+mod others;
+#[cfg(test)]
 mod peer;
 #[cfg(test)]
 mod toxiproxy;

@@ -42,6 +42,11 @@ fn program() -> Option<PathBuf> {
 
 /// A real server on a free port, if there is one on this machine.
 pub fn real() -> Option<Rig> {
+    real_with_pid().map(|(rig, _)| rig)
+}
+
+/// [`real`] and its process.
+pub fn real_with_pid() -> Option<(Rig, rustix::process::Pid)> {
     let program = program()?;
     for _ in 0..20 {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -52,9 +57,9 @@ pub fn real() -> Option<Rig> {
         let mut command = Command::new(&program);
         command.args(["-host", "127.0.0.1", "-port", &free.port().to_string()]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let server = Server(child);
+        let (pid, server) = (rustix::process::Pid::from_child(&child), Server(child));
         if answers(free) {
-            return Some(Rig::new(free, server));
+            return Some((Rig::new(free, server), pid));
         }
     }
     panic!("{} does not start", program.display());

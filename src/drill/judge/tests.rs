@@ -273,6 +273,9 @@ fn an_unfelt_fault_a_small_sample_a_late_load_or_a_bad_start_say_nothing() {
         verdict(&|ev| ev.requests.iter_mut().for_each(|r| r.due_ms -= 300.0)),
         (Verdict::Invalid, "generator_late".into())
     );
+    // The runner stood still for 3 s: few requests of a long run, and all in one burst.
+    assert_eq!(verdict(&|ev| ev.requests[30].due_ms -= 900.0).0, Verdict::Pass);
+    assert_eq!(verdict(&|ev| ev.requests[30].due_ms -= 3000.0), (Verdict::Invalid, "generator_late".into()));
     assert_eq!(
         verdict(&|ev| {
             ev.requests[3].end = End::HttpError;
@@ -285,6 +288,12 @@ fn an_unfelt_fault_a_small_sample_a_late_load_or_a_bad_start_say_nothing() {
         "steady_state_not_met",
         "text without a provider row: nobody wrote it"
     );
+    // An answer that ended well is never the reason by that.
+    let mut ev = good();
+    ev.providers.retain(|p| p.provider == "local-b");
+    let found = judge(&ev).findings;
+    let steady = found.iter().find(|f| f.code == "steady_state_not_met").unwrap();
+    assert!(steady.examples.iter().all(|e| e.ends_with("with text that no provider has in its log")), "{steady:?}");
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::measure::{End, ProviderRow, percentile};
 const STEADY_SHARE: f64 = 0.99;
 /// A load that comes later than this (95th percentile, milliseconds) measured something else than the system under test.
 const LATE_MS: f64 = 250.0;
+/// One request that comes later than this was held up together with everything else in the drill: then it measured something
+/// else for a while, however few they are in a long run. Requests of an undisturbed run come less than 100 ms late.
+const LATEST_MS: f64 = 1000.0;
 /// A stream that the provider wrote whole although it should have been cut this many events earlier went around the cut:
 /// what it writes before it notices that its peer has gone stays below this.
 const EVENTS_BEYOND_CUT: u32 = 6;
@@ -48,11 +51,11 @@ fn steady(case: &mut Case<'_>) {
         .iter()
         .filter(|(i, r)| r.end != End::Complete || !matches!(case.truths[*i], Truth::Whole(_)))
         .map(|(i, r)| {
-            let asked = match r.end {
-                End::Complete => String::new(),
-                _ => format!("; asked for model {}", ev.declared.route),
+            let why = match r.end {
+                End::Complete => not_whole(case.truths[*i]).to_owned(),
+                _ => format!("{}; asked for model {}", super::conduct::end_text(r), ev.declared.route),
             };
-            format!("{}: {}{asked}", case.name_of(*i), super::conduct::end_text(r))
+            format!("{}: {why}", case.name_of(*i))
         })
         .collect();
     let turns = case.trace.turns.iter().filter(|t| inside(t.started_ms)).count();
@@ -69,10 +72,27 @@ fn steady(case: &mut Case<'_>) {
     }
 }
 
+/// What is wrong with an answer that reached its customer as a complete one.
+fn not_whole(truth: Truth) -> &'static str {
+    match truth {
+        Truth::Whole(_) => "nothing is wrong",
+        Truth::Nothing => "it ended well, with nothing in it",
+        Truth::Part(_) => "it ended well, with only a part of what the provider wrote",
+        Truth::Spliced => "it ended well, with pieces of two attempts in it",
+        Truth::AlteredCall => "it ended well, with a tool call that no provider wrote so",
+        Truth::Invented => "it ended well, with text that no provider has in its log",
+    }
+}
+
 fn generator(case: &mut Case<'_>) {
     let late: Vec<f64> = case.ev.requests.iter().map(|r| r.started_ms - r.due_ms).collect();
     if let Some(p95) = percentile(&late, 0.95).filter(|p| *p > LATE_MS) {
         case.findings.add("generator_late", format!("95th percentile {p95:.0} ms, {} requests", late.len()));
+    }
+    let burst: Vec<f64> = late.into_iter().filter(|ms| *ms > LATEST_MS).collect();
+    if let Some(latest) = burst.iter().copied().reduce(f64::max) {
+        let text = format!("{} requests came more than {LATEST_MS:.0} ms late, the latest {latest:.0} ms", burst.len());
+        case.findings.add("generator_late", text);
     }
 }
 

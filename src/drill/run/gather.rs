@@ -21,7 +21,11 @@ pub(super) struct Records {
     dropped: u64,
 }
 
+/// A provider notes the end of an answer this much after its client has it, at most: both run on this machine.
+const WRITTEN_DOWN_MS: f64 = 100.0;
+
 impl Run<'_> {
+    /// What the providers saw in this run.
     pub(super) async fn gather_providers(&self, ground: &Ground, into: &mut Evidence) -> Result<()> {
         (into.providers, into.dropped_rows) = self.provider_rows(&ground.lab, &ground.topology).await?;
         Ok(())
@@ -30,7 +34,7 @@ impl Run<'_> {
     async fn provider_rows(&self, lab: &Lab, topology: &Topology) -> Result<(Vec<ProviderRow>, u64)> {
         let (mut all, mut dropped_rows) = (Vec::new(), 0);
         for provider in &topology.providers {
-            let (rows, dropped) = lab.provider_log(&provider.name).await?;
+            let (rows, dropped) = lab.provider_log(&provider.name, self.anchor.mono_ms).await?;
             let mut rows: Vec<ProviderRow> = rows.into_iter().map(|r| self.on_time_line(r)).collect();
             // A lab that is attached to may have dropped rows of earlier runs: those are not missed.
             if rows.first().is_some_and(|r| r.arrived_ms >= 0.0) {
@@ -45,7 +49,7 @@ impl Run<'_> {
     async fn records(&self, lab: &Lab, topology: &Topology) -> Result<Records> {
         let at_ms = self.anchor.elapsed_ms();
         let (providers, mut dropped) = self.provider_rows(lab, topology).await?;
-        let (mut effects, dropped_effects) = lab.effects().await?;
+        let (mut effects, dropped_effects) = lab.effects(self.anchor.mono_ms).await?;
         for effect in &mut effects {
             effect.at_ms = self.anchor.from_mono(effect.at_ms);
         }
@@ -64,6 +68,19 @@ impl Run<'_> {
         {
             self.remembered = Some(records);
         }
+    }
+
+    /// Everything so far, as far as both sides can be laid beside each other: of the customers' requests those that had
+    /// ended before the first log was asked for, since a later one is not in it as a whole.
+    pub(super) async fn so_far(&self, ground: &Ground, stage: &Stage) -> Result<Evidence> {
+        let mut so_far = self.evidence.clone();
+        let asked_ms = self.anchor.elapsed_ms() - WRITTEN_DOWN_MS;
+        self.gather_providers(ground, &mut so_far).await?;
+        if let Some(customers) = &stage.customers {
+            so_far.requests = customers.rows(&self.anchor);
+            so_far.requests.retain(|r| r.ended_ms < asked_ms);
+        }
+        Ok(so_far)
     }
 
     fn on_time_line(&self, mut row: ProviderRow) -> ProviderRow {

@@ -49,6 +49,12 @@ impl Lab {
         Ok(Lab { base: Base::new(url)?, url: crate::units::printable(url, 200) })
     }
 
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let failed = |why: String| {
             Expected::could_not(
@@ -75,21 +81,22 @@ impl Lab {
         self.get("/topology").await
     }
 
-    /// What a provider saw, and how many rows its log had to drop.
+    /// What a provider saw since then (milliseconds of the monotonic clock), and how many rows of that its log had to drop.
+    /// A lab that has run for long holds much more than that.
     ///
     /// # Errors
     /// It does not answer.
-    pub async fn provider_log(&self, name: &str) -> Result<(Vec<ProviderRow>, u64)> {
-        let page: LogPage = self.get(&format!("/providers/{name}/log")).await?;
+    pub async fn provider_log(&self, name: &str, since_ms: f64) -> Result<(Vec<ProviderRow>, u64)> {
+        let page: LogPage = self.get(&format!("/providers/{name}/log?since={since_ms}")).await?;
         Ok((page.rows, page.dropped))
     }
 
-    /// What the ticket system recorded, and how many rows it had to drop.
+    /// What the ticket system recorded since then, and how many rows of that it had to drop.
     ///
     /// # Errors
     /// It does not answer.
-    pub async fn effects(&self) -> Result<(Vec<EffectRow>, u64)> {
-        let page: TicketsPage = self.get("/tickets").await?;
+    pub async fn effects(&self, since_ms: f64) -> Result<(Vec<EffectRow>, u64)> {
+        let page: TicketsPage = self.get(&format!("/tickets?since={since_ms}")).await?;
         Ok((page.effects, page.dropped))
     }
 }

@@ -11,6 +11,8 @@ use crate::fault::restore::{Cleanup as Restoration, PREFIX, restore};
 use crate::fault::wal::{Undo, Wal, WalFile, scan};
 use crate::units::printable;
 
+/// In the words of a restore.
+const SERVER_GONE: &str = "fault server is gone";
 /// Logs of finished runs that are kept.
 const KEPT: usize = 20;
 
@@ -25,12 +27,27 @@ pub struct Healing {
     pub dirty_servers: Vec<String>,
 }
 
-/// Heals what runs before this one have left, on any server. `held` is the lock that this process has on a server already;
-/// a run that is still alive holds its own lock and is left alone.
+/// [`before_a_run`], and who is at work now.
 ///
 /// # Errors
 /// The folder cannot be listed.
 pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
+    let mut out = left_behind(state, held).await?;
+    out.said.splice(0..0, Lock::held(state));
+    Ok(out)
+}
+
+/// Heals what runs and labs before this one have left, on any server.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub async fn before_a_run(state: &Path) -> Result<Healing> {
+    left_behind(state, None).await
+}
+
+/// `held` is the lock that this process has on a server already; a run that is still alive holds its own lock and is left
+/// alone.
+async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
     let mut out = Healing::default();
     let scanned = scan(&logs_folder(state))?;
     for what in scanned.unreadable {
@@ -41,15 +58,27 @@ pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
         let server = undo.begin.server.clone();
         let _lock = match held {
             Some(held) if held == server => None,
-            _ => match Lock::take(state, &server) {
+            _ => match Lock::take(state, &server, "clean") {
                 Ok(lock) => Some(lock),
                 Err(_) => continue,
             },
         };
         one(&path, &undo, &mut out).await;
     }
+    labs(state, &mut out).await;
     tidy(&logs_folder(state));
     Ok(out)
+}
+
+/// Proxies of labs that were killed.
+async fn labs(state: &Path, out: &mut Healing) {
+    for (server, result) in crate::lab::paths::remove_dead(state).await {
+        match result {
+            Ok(None) => {}
+            Ok(Some(said)) => out.said.push(said),
+            Err(why) => dirty(out, &server, why),
+        }
+    }
 }
 
 async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
@@ -88,7 +117,7 @@ async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
             &begin.server,
             format!("{who} ended without restoring {paths} on {at}, and it could not be healed: {why}"),
         );
-    } else if done.notes.iter().any(|n| n.contains("is gone")) {
+    } else if done.notes.iter().any(|n| n.contains(SERVER_GONE)) {
         format!("{who} ended without restoring {paths}; its fault server {at} is gone, and the faults with it")
     } else if left > 0 {
         format!("{who} ended without restoring; found {left} faults on {paths} ({at}) and healed them")
@@ -101,7 +130,7 @@ async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
         )
     };
     out.said.push(what);
-    out.said.extend(done.notes.into_iter().filter(|n| !n.contains("is gone")));
+    out.said.extend(done.notes.into_iter().filter(|n| !n.contains(SERVER_GONE)));
     let worst = match done.cleanup {
         Restoration::Clean => Cleanup::Clean,
         Restoration::RestoredLate => Cleanup::RestoredLate,

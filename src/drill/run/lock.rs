@@ -17,11 +17,11 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock for the fault server at this address.
+    /// Takes the lock for the fault server at this address, for this run.
     ///
     /// # Errors
     /// Another drill holds it, or the folder cannot be written.
-    pub fn take(state: &Path, server: &str) -> Result<Lock> {
+    pub fn take(state: &Path, server: &str, run: &str) -> Result<Lock> {
         let name: String = server.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = state.join("locks").join(format!("{name}.lock"));
         let failed = |e: std::io::Error| {
@@ -45,8 +45,26 @@ impl Lock {
         }
         // Who holds it is for people; the lock itself is the kernel's.
         let _ = file.set_len(0).and_then(|()| file.rewind());
-        let _ = writeln!(file, "process {}", std::process::id());
+        let _ = writeln!(file, "process {}, run {run}, {server}", std::process::id());
         Ok(Lock { _file: file, path })
+    }
+
+    /// Who is at work now, one sentence each: every lock in the state folder that is held.
+    #[must_use]
+    pub fn held(state: &Path) -> Vec<String> {
+        let listing = std::fs::read_dir(state.join("locks")).into_iter().flatten().flatten();
+        let mut held = Vec::new();
+        for path in listing.map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "lock")) {
+            let Ok(mut file) = File::open(&path) else { continue };
+            if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+                let mut who = String::new();
+                let _ = (&mut file).take(400).read_to_string(&mut who);
+                let who = printable(who.trim(), 300);
+                held.push(format!("a drill is running ({who}); it restores what it breaks when it ends"));
+            }
+        }
+        held.sort();
+        held
     }
 
     /// Where it is.
@@ -63,11 +81,14 @@ mod tests {
     #[test]
     fn two_drills_on_one_server_exclude_each_other() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Lock::take(dir.path(), "http://127.0.0.1:8474").unwrap();
-        let second = Lock::take(dir.path(), "http://127.0.0.1:8474").unwrap_err();
+        let first = Lock::take(dir.path(), "http://127.0.0.1:8474", "r1").unwrap();
+        let held = Lock::held(dir.path());
+        assert!(held.len() == 1 && held[0].contains(&format!("process {}, run r1", std::process::id())), "{held:?}");
+        let second = Lock::take(dir.path(), "http://127.0.0.1:8474", "r2").unwrap_err();
         assert!(second.what.contains(&format!("process {}", std::process::id())), "{second}");
-        assert!(Lock::take(dir.path(), "http://127.0.0.1:8475").is_ok());
+        assert!(Lock::take(dir.path(), "http://127.0.0.1:8475", "r3").is_ok());
         drop(first);
-        assert!(Lock::take(dir.path(), "http://127.0.0.1:8474").is_ok());
+        assert_eq!(Lock::held(dir.path()), Vec::<String>::new());
+        assert!(Lock::take(dir.path(), "http://127.0.0.1:8474", "r4").is_ok());
     }
 }

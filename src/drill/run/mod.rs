@@ -16,6 +16,7 @@ pub mod safety;
 pub mod signals;
 mod stage;
 mod timeline;
+mod watch;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -23,12 +24,12 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 
 use super::checks;
-use super::evidence::{Aborted, Evidence};
+use super::evidence::{Aborted, Evidence, Spoilt};
 use super::judge::{Judgement, judge};
 use super::library::Found;
 use super::propose::propose;
 use super::report::{RunFacts, markdown, summary};
-use super::verdict::Cleanup;
+use super::verdict::{Cleanup, Findings, Kept};
 use crate::error::{Expected, Result};
 use crate::spec::drill::{DrillFile, See};
 use signals::Stops;
@@ -112,7 +113,15 @@ pub async fn execute(
     let mut run = Run::new(options, stops);
     let made = folder::to_be_made(&options.report);
     let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
-    run.evidence.lab_lost = lab_lost(&mut stage, &run, !matches!(performed, Ok(Ok(())))).await;
+    if let Some(safety) = &stage.safety {
+        safety.stop_watching();
+    }
+    let stop = run.stops.asked().filter(|s| s.by == watch::LIFTED || s.by == watch::SILENT);
+    let look = stop.is_some() || !matches!(performed, Ok(Ok(())));
+    run.evidence.lab_lost = lab_lost(&mut stage, &run, look).await;
+    if let (Some(stop), None) = (stop, &run.evidence.spoilt) {
+        run.evidence.spoilt = Some(Spoilt { code: stop.by, text: stop.text });
+    }
     if let (Some(_), Some(embedded)) = (&run.evidence.lab_lost, &mut stage.embedded) {
         embedded.kill_lab().await;
     }
@@ -142,7 +151,7 @@ pub async fn execute(
     let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
-        Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.lab_lost.is_none() => {
+        Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
             folder::discard(&made);
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
@@ -162,7 +171,10 @@ pub async fn execute(
     };
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
-    let judgement = judge(&run.evidence);
+    let judgement = match (&run.evidence.lab_lost, &run.evidence.spoilt) {
+        (None, Some(spoilt)) => unjudged(spoilt, judge(&run.evidence)),
+        _ => judge(&run.evidence),
+    };
     let facts = RunFacts {
         description: file.description.clone(),
         source: found.source.clone(),
@@ -176,11 +188,30 @@ pub async fn execute(
         healed: run.healed.clone(),
         not_exercised: run.not_exercised.clone(),
         timeline: timeline::timeline(&run.evidence, &judgement),
-        proposals: propose(&run.evidence, &judgement),
+        // What was measured under other faults than declared is no ground for a change.
+        proposals: match run.evidence.spoilt() {
+            None => propose(&run.evidence, &judgement),
+            Some(_) => Vec::new(),
+        },
         again: options.command(&file.name, found),
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
     Ok(Done { evidence: run.evidence, judgement, facts })
+}
+
+/// Whatever was measured while the faults were not what was declared, it is not the gateway's doing.
+fn unjudged(spoilt: &Spoilt, judgement: Judgement) -> Judgement {
+    let mut findings = Findings::default();
+    findings.add(&spoilt.code, spoilt.text.clone());
+    let mut promises = judgement.promises;
+    for promise in &mut promises {
+        promise.verdict = Kept::NotJudged;
+        for row in &mut promise.rows {
+            row.verdict = Kept::NotJudged;
+            row.why = format!("the run says nothing ({})", spoilt.code);
+        }
+    }
+    Judgement { verdict: findings.verdict(false), findings: findings.sorted(), promises, ..judgement }
 }
 
 /// Why the lab cannot be asked any more, if it cannot. A run that has not come as far as its declaration has no summary

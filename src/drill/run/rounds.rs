@@ -45,11 +45,7 @@ impl Run<'_> {
 
     /// Everything that the drill needs has been seen.
     async fn enough(&self, ground: &Ground, stage: &Stage) -> Result<bool> {
-        let mut so_far = self.evidence.clone();
-        self.gather_providers(ground, &mut so_far).await?;
-        if let Some(customers) = &stage.customers {
-            so_far.requests = customers.rows(&self.anchor);
-        }
+        let mut so_far = self.so_far(ground, stage).await?;
         so_far.stand_ins_healthy = true;
         Ok(!judge(&so_far).findings.iter().any(|f| f.code == "sample_too_small"))
     }
@@ -176,7 +172,7 @@ impl Run<'_> {
     async fn streams_cut(&self, ground: &Ground, place: usize, since_ms: f64) -> u32 {
         let mut n = 0;
         for name in &ground.plan.broken {
-            let Ok((rows, _)) = ground.lab.provider_log(name).await else { continue };
+            let Ok((rows, _)) = ground.lab.provider_log(name, since_ms).await else { continue };
             let own = |f: &&FaultSpan| f.provider.as_deref() == Some(name);
             let events = self.evidence.windows[place].faults.iter().find(own).and_then(|f| f.cut_events);
             let beyond = |r: &ProviderRow| events.is_some_and(|n| r.events_sent > n);
@@ -192,6 +188,11 @@ impl Run<'_> {
             && let Some(embedded) = &mut stage.embedded
         {
             embedded.kill_lab().await;
+        }
+        if let (Some(safety), false) = (&stage.safety, self.stopped())
+            && let Some((by, why)) = safety.look().await
+        {
+            self.stops.ask(by, &format!("{why}, seen at {:.2} s", self.anchor.elapsed_ms() / 1e3));
         }
         let counters = self.counters(stage).await;
         for span in &mut self.evidence.windows[place].faults {
@@ -236,7 +237,8 @@ impl Run<'_> {
     /// Each broken provider has answered three customers whole since the restore.
     async fn primary_is_back(&self, ground: &Ground, restored_ms: f64) -> bool {
         for name in &ground.plan.broken {
-            let Ok((rows, _)) = ground.lab.provider_log(name).await else { return false };
+            let since_ms = self.anchor.mono_ms + restored_ms;
+            let Ok((rows, _)) = ground.lab.provider_log(name, since_ms).await else { return false };
             let own = |r: &&ProviderRow| {
                 !r.probe && r.completed && self.anchor.from_mono(r.arrived_ms) >= restored_ms && r.tool_calls.is_empty()
             };

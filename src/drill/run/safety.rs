@@ -10,13 +10,17 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::journal::Anchor;
 use super::lock::Lock;
 use super::signals::Stops;
+use super::watch::Faults;
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
 use crate::fault::guard::{BEAT, DONE};
-use crate::fault::restore::{Cleanup as Restoration, Hold, Injected, Step, inject, restore, snapshot};
+use crate::fault::restore::{
+    Cleanup as Restoration, Hold, Injected, Standing, Step, inject, mark, restore, snapshot, unmark,
+};
 use crate::fault::wal::{Begin, Entry, FORMAT, Stamp, Wal, WalFile};
 
 /// Life of the lease without a refresh.
@@ -30,6 +34,9 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 /// A restore that did not succeed is tried again so often, with this pause: a server that hung may have come to itself.
 const RESTORE_TRIES: u32 = 4;
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
+/// Looks for others at work, and what is waited between two of them, times a number that differs between processes.
+const MARK_TRIES: u32 = 3;
+const MARK_PAUSE: Duration = Duration::from_millis(40);
 /// How long a guard may take until it stands alone, and the pause between two looks.
 const GUARD_READY: Duration = Duration::from_secs(10);
 const GUARD_LOOK: Duration = Duration::from_millis(10);
@@ -106,6 +113,8 @@ pub struct Safety {
     deadline: Duration,
     longest: Duration,
     outcome: Outcome,
+    faults: Faults,
+    watch: JoinHandle<()>,
     _lock: Lock,
 }
 
@@ -120,12 +129,18 @@ struct Guard {
 /// What a run is, for its log.
 #[derive(Clone, Debug)]
 pub struct RunIs<'a> {
+    /// Unique: see [`new_run`].
+    pub run: &'a str,
     /// Drill by name.
     pub drill: &'a str,
     /// The fault server dies with the lab.
     pub embedded: bool,
     /// The lab was started by this run and dies with it.
     pub own_lab: bool,
+    /// Admin URL of the lab.
+    pub lab_admin: &'a str,
+    /// Start of the drill.
+    pub anchor: Anchor,
     /// The proxies that may be touched.
     pub proxies: &'a [String],
     /// Longest duration of the drill.
@@ -134,12 +149,60 @@ pub struct RunIs<'a> {
     pub restore_deadline: Duration,
 }
 
+/// The name of a new run: when, and which process.
+#[must_use]
+pub fn new_run() -> String {
+    format!("{}-{}", crate::fault::clock::wall_ms(), std::process::id())
+}
+
+/// Nobody else is at work on this server, whatever their state folder. Two that start together may both find the other.
+async fn alone(client: &Client, is: &RunIs<'_>) -> Result<()> {
+    let longest_s = (is.longest + EXPIRY_MARGIN).as_secs();
+    let mut met = mark(client, is.run, longest_s).await?;
+    for n in 1..MARK_TRIES {
+        if met.is_none() {
+            return Ok(());
+        }
+        tokio::time::sleep(MARK_PAUSE * n * (1 + std::process::id() % 5)).await;
+        met = mark(client, is.run, longest_s).await?;
+    }
+    match met {
+        None => Ok(()),
+        Some(other) => Err(Expected::could_not(
+            format!(
+                "another drill works with {} (process {}, run {})",
+                client.base_url(),
+                other.pid,
+                crate::units::printable(&other.run, 64)
+            ),
+            "wait until it ends, or stop it with Ctrl-C; it restores what it broke",
+        )),
+    }
+}
+
 impl Safety {
     /// Writes the beginning of the log, takes the lease or starts the guard. Nothing is broken yet.
     ///
     /// # Errors
     /// The log cannot be written, a proxy is not there, the lease or the guard cannot be had.
     pub async fn begin(
+        client: Client,
+        ours: bool,
+        lock: Lock,
+        state: &Path,
+        is: &RunIs<'_>,
+        stops: &Stops,
+    ) -> Result<Safety> {
+        alone(&client, is).await?;
+        let begun = Safety::begin_alone(client.clone(), ours, lock, state, is, stops).await;
+        if begun.is_err() {
+            // A mark that stays is known by its dead process.
+            let _ = unmark(&client, is.run).await;
+        }
+        begun
+    }
+
+    async fn begin_alone(
         client: Client,
         ours: bool,
         lock: Lock,
@@ -160,7 +223,7 @@ impl Safety {
                 ));
             }
         }
-        let run = format!("{}-{}", crate::fault::clock::wall_ms(), std::process::id());
+        let run = is.run.to_owned();
         let path = logs_folder(state).join(format!("{run}.jsonl"));
         let mut wal = WalFile::create(&path)?;
         let begin = Begin {
@@ -171,9 +234,12 @@ impl Safety {
             server: client.base_url().into(),
             embedded: is.embedded,
             lab_of_run: is.own_lab,
+            lab_admin: Some(is.lab_admin.into()),
             snapshot: before,
         };
         wal.append(Entry::Begin { at: Stamp::now(), begin })?;
+        let faults = Faults::new(client.clone(), ours.then(|| lease_id(&run)), &path);
+        let watch = faults.watch(stops.clone(), is.anchor);
         let mut safety = Safety {
             client,
             ours,
@@ -184,6 +250,8 @@ impl Safety {
             deadline: is.restore_deadline,
             longest: is.longest,
             outcome: Outcome::default(),
+            faults,
+            watch,
             _lock: lock,
         };
         if ours {
@@ -196,7 +264,17 @@ impl Safety {
     }
 
     fn lease_id(&self) -> String {
-        format!("llmfo.{}", self.run)
+        lease_id(&self.run)
+    }
+
+    /// Looks no more: what comes now is the end.
+    pub fn stop_watching(&self) {
+        self.watch.abort();
+    }
+
+    /// A last look at the faults, before they are lifted: `(stop by, why)` if they are not as they were set.
+    pub async fn look(&self) -> Option<(&'static str, String)> {
+        self.faults.look().await
     }
 
     /// The client of the fault server.
@@ -227,16 +305,22 @@ impl Safety {
             lease: self.ours.then(|| self.lease_id()),
             expires_in_ms: self.ours.then(|| u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX)),
         };
-        inject(&self.client, steps, &hold, &mut self.wal).await
+        self.faults.set(None);
+        let done = inject(&self.client, steps, &hold, &mut self.wal).await?;
+        self.faults.set(Some(Standing::of(&self.client, &done).await?));
+        Ok(done)
     }
 
     /// Undoes everything that this run has broken. Idempotent; what does not succeed is tried again a few times.
     pub async fn restore(&mut self) -> &Outcome {
+        self.faults.set(None);
         let began = Instant::now();
+        // What has been tried to the end already is looked at once more, and not waited for.
+        let tries = if self.outcome.cleanup == Cleanup::Dirty { 1 } else { RESTORE_TRIES };
         for attempt in 1.. {
             let done = restore(&self.client, "runner", &mut self.wal).await;
             self.outcome.add(&done.cleanup, done.notes, began.elapsed(), self.deadline);
-            if !done.cleanup.is_dirty() || attempt == RESTORE_TRIES {
+            if !done.cleanup.is_dirty() || attempt == tries {
                 break;
             }
             tokio::time::sleep(RESTORE_PAUSE).await;
@@ -256,7 +340,12 @@ impl Safety {
 
     /// Restores, gives the lease back or dismisses the guard, and says how the clean-up went over all.
     pub async fn end(mut self) -> Outcome {
+        self.watch.abort();
         self.restore().await;
+        if self.outcome.cleanup != Cleanup::Dirty {
+            // One that stays is known by its dead process.
+            let _ = unmark(&self.client, &self.run).await;
+        }
         if let Some(lease) = self.lease.take() {
             lease.abort();
             // It may have run out meanwhile.
@@ -274,6 +363,10 @@ impl Safety {
         }
         self.outcome
     }
+}
+
+fn lease_id(run: &str) -> String {
+    format!("llmfo.{run}")
 }
 
 async fn keep_lease(client: Client, id: String, stops: Stops) {

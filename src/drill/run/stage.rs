@@ -13,7 +13,7 @@ use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel};
 use super::leftovers;
 use super::lock::Lock;
-use super::safety::{RunIs, Safety};
+use super::safety::{RunIs, Safety, new_run};
 use super::signals::Stops;
 use super::{Options, Reporter};
 use crate::drill::evidence::{Evidence, PolicyOf};
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
         tell: &mut dyn Reporter,
     ) -> Result<()> {
         let logs = super::folder::open(&self.options.report)?;
-        let healing = leftovers::heal(&self.options.state, None).await?;
+        let healing = leftovers::before_a_run(&self.options.state).await?;
         for line in &healing.said {
             tell.say(&format!("before the start: {line}"), true);
         }
@@ -249,15 +249,19 @@ impl<'a> Run<'a> {
         let client = Client::new(url)?;
         let ours = client.is_ours().await?;
         self.ours = ours;
-        let lock = Lock::take(&self.options.state, url)?;
+        let run = new_run();
+        let lock = Lock::take(&self.options.state, url, &run)?;
         let mut proxies: Vec<String> =
             ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| f.path.proxy.clone()).collect();
         proxies.sort();
         proxies.dedup();
         let is = RunIs {
+            run: &run,
             drill: &ground.plan.drill,
             embedded: ground.topology.embedded,
             own_lab: self.options.lab.is_none(),
+            lab_admin: ground.lab.url(),
+            anchor: self.anchor,
             proxies: &proxies,
             longest: ground.plan.max_duration,
             restore_deadline: ground.plan.restore_deadline,
@@ -350,11 +354,7 @@ impl<'a> Run<'a> {
 
     /// The steady state is met; otherwise nothing is broken.
     async fn well(&mut self, ground: &Ground, stage: &Stage, tell: &mut dyn Reporter) -> Result<bool> {
-        let mut so_far = self.evidence.clone();
-        self.gather_providers(ground, &mut so_far).await?;
-        if let Some(customers) = &stage.customers {
-            so_far.requests = customers.rows(&self.anchor);
-        }
+        let so_far = self.so_far(ground, stage).await?;
         let findings = judge(&so_far).findings;
         let Some(found) = findings.into_iter().find(|f| f.code == "steady_state_not_met") else { return Ok(true) };
         for problem in &found.examples {

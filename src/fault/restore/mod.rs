@@ -3,7 +3,9 @@
 //! ends, if need be, in deleting a proxy and making it again from the snapshot.
 
 mod inject;
+mod marker;
 mod plan;
+mod standing;
 mod undo;
 
 use std::collections::BTreeMap;
@@ -14,7 +16,9 @@ use super::api::Proxy;
 use super::client::Client;
 use super::error::FaultError;
 pub use inject::{Hold, Injected, inject};
+pub use marker::{MARKER, Other, mark, unmark};
 pub use plan::{Act, FaultSpec, Plan, Server, Step, plan};
+pub use standing::{Look, Standing, answers};
 pub use undo::{Restored, restore};
 
 /// What all names of ours begin with.

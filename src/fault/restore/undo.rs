@@ -6,17 +6,20 @@ use futures_util::future::join_all;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+use super::marker::unmark;
 use super::{Cleanup, PREFIX};
 use crate::fault::api::Proxy;
 use crate::fault::client::{Client, NewToxic, ProxyChange};
 use crate::fault::error::{FaultError, FaultKind};
-use crate::fault::wal::{Change, Entry, Stamp, Undo, Wal, leftovers, next_number};
+use crate::fault::wal::{Begin, Change, Entry, Stamp, Undo, Wal, leftovers, next_number};
 
 /// A restore that took longer is late. A hanging call alone takes 2 s.
 const LATE_AFTER: Duration = Duration::from_secs(5);
 /// Making a proxy again is tried for so long: its port may be held for a moment by what was just closed.
 const RECREATE_MAX: Duration = Duration::from_secs(6);
 const RECREATE_PAUSE: Duration = Duration::from_millis(200);
+/// A look whether a lab is there: it listens on this machine.
+const LAB_LOOK: Duration = Duration::from_secs(1);
 /// Gentle tries before the proxy is deleted.
 const TRIES: usize = 2;
 
@@ -40,14 +43,18 @@ pub async fn restore(client: &Client, by: &str, wal: &mut dyn Wal) -> Restored {
     let Some(undo) = leftovers(wal.entries()) else {
         return Restored { cleanup: Cleanup::Clean, took: started.elapsed(), notes: Vec::new() };
     };
-    let (mut cleanup, mut notes) = match client.proxies().await {
+    let (mut cleanup, mut notes) = match listed(client).await {
         Err(e) if e.kind == FaultKind::Unreachable && undo.begin.embedded => {
             (Cleanup::Clean, vec!["the embedded fault server is gone, and its faults with it".to_owned()])
         }
-        // An answer that hangs is no reason to give up: one locked proxy makes the whole list hang.
-        Err(e) if e.kind != FaultKind::Timeout => (Cleanup::Dirty(format!("{e}; {}", e.hint())), vec![]),
-        _ => heal(client, &undo, by, &Mutex::new(&mut *wal)).await,
+        Err(e) => (Cleanup::Dirty(format!("{e}; {}", e.hint())), vec![]),
+        Ok(()) => heal(client, &undo, by, &Mutex::new(&mut *wal)).await,
     };
+    // The run is over, and whoever heals after it takes its mark away as well. The runner does that at its own end.
+    if by != "runner" && !cleanup.is_dirty() && !undo.begin.embedded {
+        // One that stays is known by its dead process.
+        let _ = unmark(client, &undo.begin.run).await;
+    }
     let took = started.elapsed();
     if took > LATE_AFTER && cleanup == Cleanup::Clean {
         cleanup = Cleanup::RestoredLate;
@@ -57,6 +64,47 @@ pub async fn restore(client: &Client, by: &str, wal: &mut dyn Wal) -> Restored {
         notes.push(format!("restored, but not written down: {}", e.what));
     }
     Restored { cleanup, took, notes }
+}
+
+/// The server does what it is told. A list that hangs is no reason to give up: one locked proxy makes it hang. But one that
+/// does not even say who it is stands still; what it is told now it would do at some later time, when it is believed to be
+/// something else.
+async fn listed(client: &Client) -> Result<(), FaultError> {
+    match client.proxies().await {
+        Err(e) if e.kind == FaultKind::Timeout => client.version().await.map(|_| ()),
+        listed => listed.map(|_| ()),
+    }
+}
+
+/// Nobody listens where the lab had its admin interface.
+async fn lab_is_gone(begin: &Begin) -> bool {
+    let Some(url) = begin.lab_admin.as_deref().and_then(|u| reqwest::Url::parse(u).ok()) else { return false };
+    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
+    let connect = tokio::net::TcpStream::connect((host.trim_matches(['[', ']']), port));
+    match tokio::time::timeout(LAB_LOOK, connect).await {
+        Ok(Err(e)) => e.kind() == std::io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
+}
+
+/// A proxy of a lab that is gone goes too: it would lead nowhere.
+async fn with_its_lab(client: &Client, before: &Proxy, wal: &Shared<'_>) -> (Cleanup, Option<String>) {
+    let name = &before.name;
+    let gone = (Cleanup::Clean, Some(format!("{name}: is gone with the lab that it belonged to")));
+    match client.proxy(name).await {
+        Err(e) if e.kind == FaultKind::NotFound => gone,
+        Err(e) => (Cleanup::Dirty(format!("{name}: {e}")), None),
+        Ok(now) if now.listen != before.listen || now.upstream != before.upstream => {
+            (Cleanup::Clean, Some(format!("{name}: belongs to somebody else now, and was left alone")))
+        }
+        Ok(_) => {
+            let delete = Change::DeleteProxy { proxy: name.clone() };
+            match logged(wal, delete, client.delete_proxy(name)).await.or_else(gone_is_done) {
+                Ok(()) => (Cleanup::Clean, Some(format!("{name}: removed, since its lab is gone"))),
+                Err(e) => (Cleanup::Dirty(format!("{name}: {e}; its lab is gone")), None),
+            }
+        }
+    }
 }
 
 async fn heal(client: &Client, undo: &Undo, by: &str, wal: &Shared<'_>) -> (Cleanup, Vec<String>) {
@@ -75,6 +123,9 @@ async fn one(client: &Client, undo: &Undo, name: &str, by: &str, wal: &Shared<'_
         return (Cleanup::Dirty(format!("{name}: changed, but not in the snapshot")), None);
     };
     let prefix = format!("{PREFIX}{}.", undo.begin.run);
+    if lab_is_gone(&undo.begin).await {
+        return with_its_lab(client, before, wal).await;
+    }
     let mut why = String::new();
     for attempt in 0..TRIES {
         match gently(client, before, &prefix, wal).await {
@@ -82,6 +133,10 @@ async fn one(client: &Client, undo: &Undo, name: &str, by: &str, wal: &Shared<'_
             Ok(()) => return (Cleanup::RestoredLate, Some(format!("{name}: restored at the second try ({why})"))),
             Err(e) if e.kind == FaultKind::NotFound && undo.begin.lab_of_run && by != "runner" => {
                 return (Cleanup::Clean, Some(format!("{name}: is gone with the lab that it belonged to")));
+            }
+            // It may be going just now: it removes its proxies after it has stopped listening.
+            Err(e) if e.kind == FaultKind::NotFound && lab_is_gone(&undo.begin).await => {
+                return with_its_lab(client, before, wal).await;
             }
             Err(e) => {
                 why = e.to_string();
@@ -92,7 +147,11 @@ async fn one(client: &Client, undo: &Undo, name: &str, by: &str, wal: &Shared<'_
             }
         }
     }
+    if let Err(e) = listed(client).await {
+        return (Cleanup::Dirty(format!("{name}: {e} (before that: {why})")), None);
+    }
     match recreate(client, before, &prefix, wal).await {
+        Ok(()) if lab_is_gone(&undo.begin).await => with_its_lab(client, before, wal).await,
         Ok(()) => (Cleanup::Recreated, Some(format!("{name}: deleted and made again from the snapshot ({why})"))),
         Err(e) => (Cleanup::Dirty(format!("{name}: {e} (before that: {why})")), None),
     }

@@ -44,6 +44,7 @@ fn begin(rig: &Rig, id: &str, before: BTreeMap<String, Proxy>) -> Entry {
         server: format!("http://{}", rig.api),
         embedded: false,
         lab_of_run: false,
+        lab_admin: None,
         snapshot: before,
     };
     Entry::Begin { at: Stamp::now(), begin }

@@ -1,0 +1,115 @@
+//! Whether what was broken is still broken: somebody else may have lifted it, and the server may have stopped answering.
+
+use std::collections::BTreeMap;
+
+use super::Injected;
+use crate::fault::api::{Proxy, Toxic};
+use crate::fault::client::Client;
+use crate::fault::error::{FaultError, FaultKind};
+
+/// The faults as they were set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing(BTreeMap<String, Proxy>);
+
+/// What a look met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// All is as it was set, or this could not be told.
+    AsSet,
+    /// Something is not: which path, and what it is like now.
+    Changed(String, &'static str),
+    /// The server does not answer.
+    Silent(String),
+}
+
+impl Standing {
+    /// The proxies that were touched, as they are now.
+    ///
+    /// # Errors
+    /// Of the call.
+    pub async fn of(client: &Client, done: &Injected) -> Result<Standing, FaultError> {
+        let mut now = client.proxies().await?;
+        let touched = |name: &str| {
+            done.toxics.iter().any(|(proxy, _)| proxy == name) || done.disabled.iter().any(|proxy| proxy == name)
+        };
+        now.retain(|name, _| touched(name));
+        Ok(Standing(now))
+    }
+
+    /// Looks.
+    pub async fn look(&self, client: &Client) -> Look {
+        match client.proxies().await {
+            Ok(now) => self.compare(&now),
+            // A real server with one path that is locked up lists none, and still says who it is.
+            Err(e) if e.kind == FaultKind::Timeout => answers(client).await,
+            Err(e) if e.kind == FaultKind::Unreachable => Look::Silent(e.to_string()),
+            Err(_) => Look::AsSet,
+        }
+    }
+
+    fn compare(&self, now: &BTreeMap<String, Proxy>) -> Look {
+        for (name, then) in &self.0 {
+            let changed = |what| Look::Changed(name.clone(), what);
+            let Some(now) = now.get(name) else { return changed("deleted") };
+            let has = |all: &[Toxic], one: &Toxic| all.iter().any(|t| t == one);
+            if then.toxics.iter().any(|t| !now.toxics.iter().any(|n| n.name == t.name))
+                || (now.enabled && !then.enabled)
+            {
+                return changed("lifted");
+            }
+            let same = now.enabled == then.enabled
+                && now.upstream == then.upstream
+                && now.listen == then.listen
+                && now.toxics.len() == then.toxics.len()
+                && then.toxics.iter().all(|t| has(&now.toxics, t));
+            if !same {
+                return changed("changed");
+            }
+        }
+        Look::AsSet
+    }
+}
+
+/// The server says who it is, or it is silent.
+pub async fn answers(client: &Client) -> Look {
+    match client.version().await {
+        Err(e) if matches!(e.kind, FaultKind::Timeout | FaultKind::Unreachable) => Look::Silent(e.to_string()),
+        _ => Look::AsSet,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::api::Stream;
+
+    #[test]
+    fn lifted_changed_and_deleted_are_told_apart() {
+        let toxic = Toxic {
+            name: "llmfo.r.1".into(),
+            kind: "timeout".into(),
+            stream: Stream::Upstream,
+            toxicity: 1.0,
+            attributes: BTreeMap::new(),
+        };
+        let proxy = |enabled: bool, toxics: &[&Toxic]| Proxy {
+            name: "p".into(),
+            listen: "127.0.0.1:1".into(),
+            upstream: "127.0.0.1:2".into(),
+            enabled,
+            toxics: toxics.iter().map(|t| (*t).clone()).collect(),
+        };
+        let all = |p: Proxy| BTreeMap::from([("p".to_owned(), p)]);
+        let is = |then: Proxy, now: Proxy| Standing(all(then)).compare(&all(now));
+        let what = |what| Look::Changed("p".into(), what);
+        assert_eq!(is(proxy(true, &[&toxic]), proxy(true, &[&toxic])), Look::AsSet);
+        assert_eq!(is(proxy(true, &[&toxic]), proxy(true, &[])), what("lifted"));
+        assert_eq!(is(proxy(false, &[]), proxy(true, &[])), what("lifted"));
+        assert_eq!(is(proxy(true, &[&toxic]), proxy(false, &[&toxic])), what("changed"));
+        let weak = Toxic { toxicity: 0.1, ..toxic.clone() };
+        assert_eq!(is(proxy(true, &[&toxic]), proxy(true, &[&weak])), what("changed"));
+        let other = Toxic { name: "theirs".into(), ..toxic.clone() };
+        assert_eq!(is(proxy(true, &[&toxic]), proxy(true, &[&toxic, &other])), what("changed"));
+        assert_eq!(Standing(all(proxy(true, &[&toxic]))).compare(&BTreeMap::new()), what("deleted"));
+    }
+}
