@@ -222,7 +222,7 @@ impl Engine {
             self.board.deal(route, *target, *share, *went);
         }
         let fresh = how == How::Fresh;
-        let tokens = expected_tokens(&request.facts);
+        let tokens = expected_tokens(&self.board, &request.facts, plan.target);
         let began = self.board.begin(now, plan.target, tokens);
         let (stream, withhold) = (request.facts.stream, request.withhold);
         let cap = request.route.on_capacity_exhausted.as_ref().and_then(|lists| lists.max_output_tokens);

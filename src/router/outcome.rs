@@ -86,7 +86,8 @@ impl Engine {
     fn spent(&mut self, now: Ts, request: RequestId, target: TargetId, usage: Option<Usage>) {
         let (Some(usage), Some(request)) = (usage, self.requests.get(&request)) else { return };
         let counted = usage.input_tokens.saturating_add(usage.output_tokens);
-        let more = counted.saturating_sub(expected_tokens(&request.facts));
+        let more = counted.saturating_sub(expected_tokens(&self.board, &request.facts, target));
+        self.board.counted_tokens(target, request.facts.body_bytes, usage.input_tokens);
         if more > 0 {
             self.board.spent_more(now, target, more);
         }

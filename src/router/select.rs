@@ -269,7 +269,7 @@ impl<'a> Ask<'a> {
 
     /// Our own limits: the quota bucket's rate, and slots.
     fn has_room(&self, target: &Target) -> Result<(), Skip> {
-        if let Some(until) = self.board.rate_until(self.now, target.id, self.tokens()) {
+        if let Some(until) = self.board.rate_until(self.now, target.id, self.tokens(target.id)) {
             return Err(Skip::RateLimited(until));
         }
         match self.board.free_slots(target.id) {
@@ -288,9 +288,9 @@ impl<'a> Ask<'a> {
         if self.board.capacity_signalled(target.id) { Err(Skip::Full) } else { Ok(()) }
     }
 
-    /// Tokens it is expected to take, for the rate limit.
-    pub(super) fn tokens(&self) -> u64 {
-        expected_tokens(self.facts)
+    /// Tokens it is expected to take at this target: as that target counts, and the output it asks for.
+    fn tokens(&self, target: TargetId) -> u64 {
+        expected_tokens(self.board, self.facts, target)
     }
 
     /// Full jitter: drawn from zero to the doubling bound.
@@ -354,7 +354,7 @@ impl<'a> Ask<'a> {
             return Err(Skip::StrictSchema);
         }
         let Some(window) = target.capabilities.context_tokens else { return self.is_larger(target) };
-        let need = self.tokens();
+        let need = self.tokens(target.id);
         if need > window {
             return Err(Skip::Context { need, window });
         }
@@ -423,9 +423,9 @@ impl<'a> Ask<'a> {
 /// not silently become a request for one.
 const ADAPTERS_ARE_APPLIED: bool = false;
 
-/// Tokens that a request is expected to take: three bytes each, and the output it asks for.
-pub(super) fn expected_tokens(facts: &Facts) -> u64 {
-    (facts.body_bytes / 3).saturating_add(facts.max_output_tokens.unwrap_or(0))
+/// Tokens that a request is expected to take at a target, its output included.
+pub(super) fn expected_tokens(board: &Board, facts: &Facts, target: TargetId) -> u64 {
+    board.tokens(target, facts.body_bytes).saturating_add(facts.max_output_tokens.unwrap_or(0))
 }
 
 /// Strict while decoding, or a prompt with an adapter that stands in.

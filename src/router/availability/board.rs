@@ -197,6 +197,11 @@ impl Board {
         self.learned.lacks(now, id, lack)
     }
 
+    /// Tokens that a request of so many bytes is expected to have there.
+    pub(in crate::router) fn tokens(&self, id: TargetId, body_bytes: u64) -> u64 {
+        self.learned.tokens(id, body_bytes)
+    }
+
     /// Slots that are free; `None`: it declares none.
     pub(in crate::router) fn free_slots(&self, id: TargetId) -> Option<u32> {
         let state = self.state(id);

@@ -40,6 +40,11 @@ impl Board {
         counters.in_flight = counters.in_flight.saturating_sub(1);
     }
 
+    /// The answer says how many tokens its request had.
+    pub(in crate::router) fn counted_tokens(&mut self, id: TargetId, body_bytes: u64, input_tokens: u64) {
+        self.learned.counted(id, body_bytes, input_tokens);
+    }
+
     /// The answer took more tokens than were counted on.
     pub(in crate::router) fn spent_more(&mut self, now: Ts, id: TargetId, tokens: u64) {
         let bucket = self.state(id).bucket;

@@ -283,3 +283,19 @@ fn no_time_left_for_a_useful_dial_hands_off() {
     let Some(Reply::Handoff { why, .. }) = d.reply(r) else { panic!() };
     assert_eq!(why, "a: first_token_timeout (provider); b: no_time");
 }
+
+#[test]
+fn a_target_that_says_how_it_counts_is_believed() {
+    let mut d =
+        Kit::new().target("a", |t| t.capabilities.context_tokens = Some(1_000)).route("r", &[&["a"]], |_| {}).drive();
+    let long = || Facts { body_bytes: 3_600, ..facts() };
+    let r = d.arrive(long());
+    assert!(d.dialled(r).is_empty(), "1,200 tokens at three bytes each");
+    for _ in 0..10 {
+        let r = d.arrive(Facts { body_bytes: 400, ..facts() });
+        let attempt = d.attempt(r);
+        d.input(Input::Ended { attempt, usage: Some(Usage { input_tokens: 100, output_tokens: 5 }) });
+    }
+    let r = d.arrive(long());
+    assert_eq!(d.dialled(r), ["a"], "900 at four");
+}
