@@ -21,6 +21,9 @@ use crate::units::printable;
 /// Words of `expect` that are no target.
 const NO_TARGET: [&str; 4] = ["handoff", "refused", "unavailable", "too_long"];
 
+/// Requests of one test.
+const MOST_REQUESTS: f64 = 5e6;
+
 /// Runs the tests of a file.
 ///
 /// # Errors
@@ -133,6 +136,11 @@ fn prepare<'a>(
         let why = "between 0 and 1000 requests per second are played";
         found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why));
     }
+    let last_ms = at_ms.iter().copied().max().unwrap_or(0);
+    if test.requests_per_s * (last_ms as f64 / 1e3) > MOST_REQUESTS {
+        let why = "more than five million requests until the last question: ask sooner, or let fewer flow";
+        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/ask"), why));
+    }
     match route {
         Some(route) if found.is_empty() => Ok(Ready { test, route, series: all, at_ms }),
         _ => Err(found),
@@ -160,7 +168,8 @@ fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&Po
             for (test, answers) in answers {
                 for a in answers.iter().filter(|a| !a.held) {
                     let Some(q) = test.ask.get(a.question) else { continue };
-                    let because = q.because.as_ref().map_or(String::new(), |b| format!(", because {b}"));
+                    let because =
+                        q.because.as_ref().map_or(String::new(), |b| format!(", because {}", printable(b, 100)));
                     global.term.out(&format!(
                         "FAIL  {}\n      at {}: expected {}{because}\n      got {}; {}\n",
                         printable(&test.name, 200),

@@ -95,6 +95,9 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
     let logs = logs(global, args.format);
+    if args.record_inputs.is_some() && args.record_inputs == args.journal {
+        return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
+    }
     say_not_enforced(global, &args, &policy);
     let folder = match chosen.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),

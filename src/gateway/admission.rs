@@ -58,7 +58,8 @@ fn one(
     };
     let record = match read_bounded(&file).and_then(|bytes| AdmissionRecord::read(&bytes)) {
         Ok(record) => record,
-        Err(why) => return (verdict(Standing::Missing, None, None), Some(why)),
+        // What it says is not known: it admits nobody to a later tier.
+        Err(why) => return (verdict(Standing::Mismatch, None, None), Some(why)),
     };
     let max_age_s = group.evidence_max_age.map(|d| d.as_secs_f64());
     let wanted = Wanted {
@@ -74,8 +75,10 @@ fn one(
         Worth::Eligible { age_share } => {
             let stale_at =
                 max_age_s.map(|max| now + Duration::from_secs_f64((max * (1.0 - age_share)).clamp(0.0, 1e9)));
+            let failed: u64 = record.invariants.values().map(|c| c.failed).sum();
+            let broken = (failed > 0).then(|| format!("it says eligible with {failed} cases failed"));
             let why = (age_share >= AGEING).then(|| format!("{:.0} % of its age is used up", age_share * 100.0));
-            (verdict(Standing::Eligible, stale_at, baseline), why)
+            (verdict(Standing::Eligible, stale_at, baseline), broken.or(why))
         }
         Worth::Excluded => (verdict(Standing::Excluded, None, baseline), Some("it excludes the target".to_owned())),
         Worth::Stale => (verdict(Standing::Stale, None, baseline), Some("it is too old".to_owned())),

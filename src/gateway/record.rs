@@ -2,7 +2,7 @@
 //! --inputs`). It holds no body and no secret. A slow or full disk ends the journal, never a request.
 
 use std::fs::OpenOptions;
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,7 @@ impl Recorder {
     /// # Errors
     /// It cannot be created.
     pub fn open(path: &Path) -> Result<Recorder> {
+        refuse_others(path)?;
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).map_err(|e| {
             Expected::could_not(
                 format!("cannot write the input journal {}: {e}", printable(&path.display().to_string(), 300)),
@@ -74,10 +75,50 @@ fn write(mut file: BufWriter<std::fs::File>, from: &Receiver<String>, ended: &At
             bytes += text.len() as u64;
             written = file.write_all(text.as_bytes());
         }
-        if written.and_then(|()| file.flush()).is_err() || bytes > MAX_BYTES {
-            ended.store(true, Ordering::Relaxed);
-            return;
+        let why = match written.and_then(|()| file.flush()) {
+            Err(e) => e.to_string(),
+            Ok(()) if bytes > MAX_BYTES => format!("it has {MAX_BYTES} bytes"),
+            Ok(()) => continue,
+        };
+        if !ended.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the input journal ends here: {why}");
         }
+        return;
+    }
+}
+
+/// A file that is no input journal is never overwritten: a policy is soon named by mistake.
+fn refuse_others(path: &Path) -> Result<()> {
+    let Ok(file) = std::fs::File::open(path) else { return Ok(()) };
+    if !file.metadata().is_ok_and(|m| m.is_file() && m.len() > 0) {
+        return Ok(());
+    }
+    let mut first = String::new();
+    let read = BufReader::new(file.take(4_096)).read_line(&mut first);
+    if read.is_ok() && serde_json::from_str::<Header>(&first).is_ok() {
+        return Ok(());
+    }
+    Err(Expected::usage(
+        format!("{} is there and is no input journal", printable(&path.display().to_string(), 300)),
+        "name a new file for --record-inputs; nothing was overwritten",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_input_journal_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        assert!(Recorder::open(&path).is_ok(), "a new file");
+        std::fs::write(&path, "version: support\n").unwrap();
+        assert!(Recorder::open(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "version: support\n");
+        let header = Header { format: 1, policy_sha256: "x".into(), seed: 1, hedges: false };
+        std::fs::write(&path, line(&header).unwrap()).unwrap();
+        assert!(Recorder::open(&path).is_ok());
     }
 }
 
@@ -86,6 +127,7 @@ fn write(mut file: BufWriter<std::fs::File>, from: &Receiver<String>, ended: &At
 pub struct Recorded {
     engine: Engine,
     recorder: Recorder,
+    seq: u64,
 }
 
 impl Recorded {
@@ -94,13 +136,14 @@ impl Recorded {
     pub fn new(engine: Engine, policy: &Policy, seed: u64, recorder: Recorder) -> Recorded {
         let policy_sha256 = policy.sha256.clone();
         recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: false }).ok());
-        Recorded { engine, recorder }
+        Recorded { engine, recorder, seq: 0 }
     }
 }
 
 impl Machine for Recorded {
     fn handle(&mut self, now: Ts, input: Input) {
-        self.recorder.put(line(&Entry { at: now, input: input.clone() }).ok());
+        self.recorder.put(line(&Entry { seq: self.seq, at: now, input: input.clone() }).ok());
+        self.seq += 1;
         self.engine.handle(now, input);
     }
 

@@ -435,7 +435,7 @@ pub enum Withhold {
 pub enum HandoffCause {
     /// Every target that may answer was tried, or time or dials are used up.
     Tried,
-    /// No place is free and the queue is full.
+    /// No place is free, and the queue is full or the route has none.
     QueueFull,
     /// It waited in the queue for as long as it may.
     QueueTimeout,

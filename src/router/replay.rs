@@ -27,6 +27,8 @@ pub struct Header {
 /// Every other line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
+    /// Which input of this core, from zero: one that is missing or there twice is noticed.
+    pub seq: u64,
     /// When, in nanoseconds since the core began.
     pub at: Ts,
     /// What.
@@ -43,7 +45,7 @@ pub fn line<T: Serialize>(entry: &T) -> Result<String, serde_json::Error> {
 
 /// Feeds a journal's inputs to a core; every output goes to `each`, in order.
 pub fn replay(core: &mut impl Machine, entries: impl IntoIterator<Item = Entry>, mut each: impl FnMut(Ts, &Output)) {
-    for Entry { at, input } in entries {
+    for Entry { at, input, .. } in entries {
         core.handle(at, input);
         while let Some(output) = core.poll_output() {
             each(at, &output);

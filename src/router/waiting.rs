@@ -49,7 +49,7 @@ impl Engine {
         };
         if entry == Entry::Full {
             let why = refuse::why(&self.policy, request, skips, now);
-            return self.turn_away(now, id, rank, HandoffCause::QueueFull, why);
+            return self.turn_away(now, id, rank, or_collect(skips, HandoffCause::QueueFull), why);
         }
         request.phase = Phase::Queued(now);
         let latest = longest_wait(request, now);
@@ -145,8 +145,13 @@ impl Engine {
         };
         let why = refuse::why(&self.policy, request, &skips, now);
         self.leave_room(now, id);
-        self.turn_away(now, id, rank, HandoffCause::QueueTimeout, why);
+        self.turn_away(now, id, rank, or_collect(&skips, HandoffCause::QueueTimeout), why);
     }
+}
+
+/// A tier that collects for a human takes what finds no room before it.
+fn or_collect(skips: &[(TargetId, Skip)], otherwise: HandoffCause) -> HandoffCause {
+    if skips.iter().any(|(_, skip)| *skip == Skip::Intent(true)) { HandoffCause::Intent } else { otherwise }
 }
 
 /// Until when it may wait: as long as the queue allows, and no longer than a dial would still be of use.

@@ -90,6 +90,15 @@ fn mistakes_are_found_at_their_place_all_together() {
 }
 
 #[test]
+fn nothing_of_a_file_reaches_the_terminal_raw() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = r#"{ at: 1m, expect: local-b, because: "x\e[31m" }"#;
+    let o = run(dir.path(), &file("local-a: up", ask), &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+    assert!(!o.stdout.contains(&0x1b) && !o.stderr.contains(&0x1b), "{}", said(&o));
+}
+
+#[test]
 fn a_missing_policy_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let o =

@@ -168,3 +168,45 @@ fn a_swarm_is_clean_and_ctrl_c_ends_it() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
+
+#[test]
+fn a_policy_that_must_not_be_served_is_not_simulated_into_a_green_figure() {
+    let dir = temp();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("policies/dual-channel.yaml")).unwrap();
+    assert!(text.contains("    residency: [eu]\n"));
+    fs::write(dir.path().join("p.yaml"), text.replace("    residency: [eu]\n", "    residency: [us]\n")).unwrap();
+    let done = run(dir.path(), &["--policy", "p.yaml", "--months", "0.1"]);
+    assert_eq!(done.status.code(), Some(2), "{}{}", out(&done), err(&done));
+    assert!(err(&done).contains("llmfo validate p.yaml"), "{}", err(&done));
+}
+
+#[test]
+fn an_input_journal_is_played_as_written_or_refused() {
+    let dir = temp();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let policy = root.join("policies/dual-channel.yaml");
+    let sha = llmfo::policy::sha256_hex(&fs::read(&policy).unwrap());
+    let header = format!(r#"{{"format":1,"policy_sha256":"{sha}","seed":1,"hedges":false}}"#);
+    let tick = |seq: u64, at: u64| format!(r#"{{"seq":{seq},"at":{at},"input":"tick"}}"#);
+    let play = |lines: &[String]| {
+        fs::write(dir.path().join("i.jsonl"), lines.join("\n") + "\n").unwrap();
+        run(dir.path(), &["--policy", policy.to_str().unwrap(), "--inputs", "i.jsonl"])
+    };
+    let good = play(&[header.clone(), tick(0, 5), tick(1, 9)]);
+    assert_eq!(good.status.code(), Some(0), "{}", err(&good));
+    assert!(out(&good).contains("2 inputs"), "{}", out(&good));
+    for (what, lines) in [
+        ("missing", vec![header.clone(), tick(0, 5), tick(2, 9)]),
+        ("twice", vec![header.clone(), tick(0, 5), tick(0, 5)]),
+        ("backwards", vec![header.clone(), tick(0, 9), tick(1, 5)]),
+        ("another policy", vec![header.replace(&sha, "0"), tick(0, 5)]),
+        ("no header", vec![tick(0, 5)]),
+    ] {
+        let done = play(&lines);
+        assert_eq!(done.status.code(), Some(2), "{what}: {}{}", out(&done), err(&done));
+    }
+    let empty = play(std::slice::from_ref(&header));
+    assert_eq!(empty.status.code(), Some(4), "{}", err(&empty));
+    assert!(err(&empty).contains("nothing was played"), "{}", err(&empty));
+}

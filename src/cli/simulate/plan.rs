@@ -8,8 +8,10 @@ use std::time::Duration;
 use super::{Args, Down};
 use crate::assets;
 use crate::cli::policy_file;
+use crate::diag::Diagnostic;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::lint::{self, World};
 use crate::policy::{self, Policy};
 use crate::sim::Setup;
 use crate::sim::cost::{self, Prices};
@@ -100,7 +102,9 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
 fn load(path: &Path) -> Result<Policy> {
     let shown = printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&shown);
-    loaded.policy.ok_or_else(|| {
+    // What must not be served is not worth simulating: a route that nobody may answer would end in a green figure.
+    let blocked = lint::check(&loaded, &World::default()).iter().any(Diagnostic::blocks_serving);
+    loaded.policy.filter(|_| !blocked).ok_or_else(|| {
         Expected::usage(format!("{shown} cannot be used as a policy"), format!("`llmfo validate {shown}` says why"))
     })
 }

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::policy::{Policy, sha256_hex};
 use crate::router::replay::{Entry, Header, JOURNAL_FORMAT, line, replay};
 use crate::router::{Engine, Output};
-use crate::units::printable;
+use crate::units::{Ts, printable};
 
 /// A longer line is none of ours.
 const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
@@ -51,6 +51,7 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
     })?;
     let mut core: Option<Engine> = None;
     let (mut played, mut text) = (Played::default(), String::new());
+    let (mut at_least, mut any) = (Ts::ZERO, false);
     for (n, entry) in BufReader::new(file).lines().enumerate() {
         let entry = entry.map_err(|e| broken(n, &e.to_string()))?;
         if entry.len() > MAX_LINE_BYTES {
@@ -59,6 +60,7 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
         if let Ok(header) = serde_json::from_str::<Header>(&entry) {
             finish(global, format, &mut played, &mut text);
             core = Some(begin(&policy, &header)?);
+            at_least = Ts::ZERO;
             continue;
         }
         let Some(engine) = &mut core else { return Err(broken(n, "the first line must say for which policy")) };
@@ -67,7 +69,12 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
             Ok(entry) => entry,
             Err(e) => return Err(broken(n, &e.to_string())),
         };
+        if entry.seq != played.inputs || entry.at < at_least {
+            return Err(broken(n, "inputs are missing, there twice, or out of order: it would not do the same again"));
+        }
+        at_least = entry.at;
         played.inputs += 1;
+        any = true;
         replay(engine, [entry], |at, output| {
             played.outputs += 1;
             played.requests += u64::from(matches!(output, Output::Done { .. }));
@@ -81,7 +88,8 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
             global.term.out(&std::mem::take(&mut text));
         }
     }
-    if core.is_none() {
+    if !any {
+        global.term.err("no input is in the journal: nothing was played");
         return Ok(Exit::Nothing);
     }
     finish(global, format, &mut played, &mut text);

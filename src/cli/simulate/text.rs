@@ -90,7 +90,7 @@ fn verdict(args: &Args, report: &Report) -> String {
     out += match exit_of(report) {
         Exit::Verdict => "FAIL: a promise was not held\n",
         Exit::Inconclusive => "INCONCLUSIVE: the sample is too small\n",
-        _ if report.checks => "PASS: every checked promise held\n",
+        _ if report.checks => "the policy's objectives are not judged here\nPASS: every checked promise held\n",
         _ => "DONE: nothing was checked\n",
     };
     out

@@ -41,6 +41,23 @@ fn other_intents_are_collected_for_a_human_when_their_tier_is_reached() {
 }
 
 #[test]
+fn other_intents_are_collected_also_when_the_tier_before_has_no_room() {
+    let mut d = Kit::new()
+        .target("local", |t| t.capacity.slots = Some(1))
+        .target("vendor", |_| {})
+        .route("r", &[&["local"], &["vendor"]], |r| {
+            r.tiers[1].intents = Some(vec!["shipping".into()]);
+            r.tiers[1].otherwise = Otherwise::CollectAndHandoff;
+            r.collect = vec!["order_id".into()];
+        })
+        .drive();
+    d.arrive(facts());
+    let r = d.arrive(facts());
+    let Some(Reply::Handoff { cause, collect, .. }) = d.reply(r) else { panic!("{:?}", d.reply(r)) };
+    assert_eq!((cause, collect), (HandoffCause::Intent, vec!["order_id".to_owned()]));
+}
+
+#[test]
 fn a_conversation_above_the_limit_goes_to_a_human_undialled() {
     let mut d =
         Kit::new().target("a", |_| {}).route("r", &[&["a"]], |r| r.context.handoff_above_tokens = Some(1_000)).drive();

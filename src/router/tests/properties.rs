@@ -324,7 +324,8 @@ impl Run {
     fn input(&mut self, input: Input) {
         // A time-out is due before a new request is heard; notes of it come first in the outputs.
         self.checker.input(&input);
-        self.journal += &replay::line(&replay::Entry { at: self.now, input: input.clone() }).expect("plain data");
+        self.journal +=
+            &replay::line(&replay::Entry { seq: 0, at: self.now, input: input.clone() }).expect("plain data");
         self.engine.handle(self.now, input);
         while let Some(output) = self.engine.poll_output() {
             self.checker.output(&output);
