@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::check::{self, Handoff, Schema, ToolCall, Verdict};
 use crate::measure::{End, RequestRow};
+use crate::units::printable;
 
 /// Tool that hands a customer over, in the lab's conversations.
 pub const HANDOFF_TOOL: &str = "transfer_to_human";
@@ -36,7 +37,7 @@ fn one(row: &mut RequestRow, first_of_turn: bool, schema: Option<&Schema>) {
         .iter()
         .map(|c| ToolCall { id: c.id.clone(), name: c.name.clone(), arguments: c.arguments.clone() })
         .collect();
-    verdicts.push(("finish", check::finish(row.finish_reason.as_deref(), &calls)));
+    verdicts.push(("finish", as_sent(row.finish_reason.as_deref(), &calls)));
     let answers_in_text = calls.is_empty();
     match row.kind.as_str() {
         "json" if answers_in_text => {
@@ -60,6 +61,18 @@ fn one(row: &mut RequestRow, first_of_turn: bool, schema: Option<&Schema>) {
         if verdict.failed() {
             row.violations.push(name.into());
         }
+    }
+}
+
+/// The lab's providers end calls with `tool_calls` and text with `stop`, always: another reason was put there on the way, and
+/// a client that goes by it runs no tool (rule R5).
+fn as_sent(told: Option<&str>, calls: &[ToolCall]) -> Verdict {
+    let sent = if calls.is_empty() { "stop" } else { "tool_calls" };
+    match (check::finish(told, calls), told) {
+        (Verdict::Pass, Some(told)) if told != sent => {
+            Verdict::Fail(format!("sent with the finish reason `{sent}`, told as `{}`", printable(told, 40)))
+        }
+        (verdict, _) => verdict,
     }
 }
 
@@ -93,6 +106,8 @@ mod tests {
             vec![ToolCallRow { id: "x".into(), name: HANDOFF_TOOL.into(), arguments: r#"{"reason":"asked"}"#.into() }];
         handed.finish_reason = Some("tool_calls".into());
         assert_eq!(violations(handed.clone()), (vec!["finish".into(), "handoff".into()], vec![]));
+        let rewritten = RequestRow { finish_reason: Some("stop".into()), ..handed.clone() };
+        assert_eq!(violations(rewritten).1, ["finish"], "the provider had said tool_calls");
         handed.kind = "order".into();
         assert_eq!(violations(handed).1, ["handoff"]);
     }
