@@ -3,7 +3,7 @@
 //! | file | answers |
 //! |---|---|
 //! | [`setup`] | what one run is made of |
-//! | [`run`] | the loop: the earliest event moves the clock, the core and the world |
+//! | [`mod@run`] | the loop: the earliest event moves the clock, the core and the world |
 //! | [`world`] | how a provider behaves when it is dialled |
 //! | [`outages`] | when providers fail, and how: one file per kind |
 //! | [`trace`] | an outage history from a CSV file |

@@ -1,4 +1,4 @@
-//! Recovery time of each outage, by the definition of [`crate::measure::rto`]: from the start of the first turn that the
+//! Recovery time of each outage, by the definition of [`mod@crate::measure::rto`]: from the start of the first turn that the
 //! target which failed did not answer to the useful text of the first of three useful answers in a row.
 //!
 //! Only outages of a target that was in service and that left another legal target alive from begin to recovery are counted;

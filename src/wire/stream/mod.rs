@@ -4,7 +4,7 @@
 //! What is held, what commits and how a stream ends is told in `docs/streams.md`. In short: every event goes through one
 //! queue, in order. Before the commit point nothing leaves it. A chunk with a fragment of a tool call, and every later chunk
 //! that touches the same choice, waits until that choice has its finish; what stands behind a waiting chunk waits too, so
-//! that order is kept across choices. Comments are dropped before the commit point and pass after it, if they are clean (see [`tidy`]).
+//! that order is kept across choices. Comments are dropped before the commit point and pass after it, if they are clean (see `tidy.rs`).
 
 mod choice;
 mod inlet;
