@@ -54,6 +54,13 @@ fn a_history_gives_the_shares_that_it_has() {
     let again: Value = serde_json::from_slice(&run(dir.path(), &args).stdout).unwrap();
     assert_eq!(again["trace_hash"], json["trace_hash"]);
 
+    // A target's own name stands for that target, wherever it appears.
+    fs::write(dir.path().join("own.csv"), HISTORY.replace("\ny,", "\nchannel-a,")).unwrap();
+    let own =
+        run(dir.path(), &["dual-channel", "--trace", "own.csv", "--down", "minor", "--no-lessons", "--format", "json"]);
+    let own: Value = serde_json::from_slice(&own.stdout).unwrap();
+    assert!((own["single"]["up"].as_f64().unwrap() - 0.99).abs() < 1e-6, "channel-a is the first target");
+
     // The other way round, y is the single channel.
     let mapped = run(dir.path(), &[&args[..], &["--map", "y=channel-a"]].concat());
     let mapped: Value = serde_json::from_slice(&mapped.stdout).unwrap();

@@ -96,7 +96,8 @@ pub struct Args {
     /// The least impact that counts as down.
     #[arg(long, value_enum, default_value = "major", requires = "trace")]
     pub down: Down,
-    /// Which target stands for a name of the history; others take the policy's targets in order of appearance.
+    /// Which target stands for a name of the history. Without it a target's own name stands for that target, and others take the
+    /// policy's targets in order of appearance.
     #[arg(long, value_name = "NAME=TARGET", requires = "trace")]
     pub map: Vec<String>,
     /// Run so many seeds that draw policies, worlds and outages as well, and check every promise.
@@ -186,6 +187,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),
+        Format::Text if global.quiet => global.term.out(&text::verdict(&args, &report)),
         Format::Text => global.term.out(&text::text(global, &args, &report)),
     }
     Ok(exit_of(&report))

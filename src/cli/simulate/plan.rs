@@ -150,6 +150,15 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
         }
         map.insert(name.to_owned(), id);
     }
+    // A name that is a target's own stands for that target, if nobody said otherwise.
+    for name in &history.names {
+        if let Some(own) = policy.target_named(name).map(|t| usize::from(t.id.0))
+            && !map.contains_key(name)
+            && !map.values().any(|taken| *taken == own)
+        {
+            map.insert(name.clone(), own);
+        }
+    }
     let assigned = history.assign(policy, &map).map_err(|name| {
         Expected::usage(
             format!(

@@ -79,7 +79,8 @@ fn lesson_row(lesson: &Lesson) -> Vec<String> {
     ]
 }
 
-fn verdict(args: &Args, report: &Report) -> String {
+/// Broken promises and the closing words.
+pub(super) fn verdict(args: &Args, report: &Report) -> String {
     let mut out = String::new();
     for run in report.runs.iter().filter(|r| !r.violations.is_empty()) {
         for v in &run.violations {
