@@ -6,6 +6,9 @@ mod bad;
 #[cfg(test)]
 mod commands;
 #[cfg(test)]
+#[path = "../suite/example.rs"]
+mod example;
+#[cfg(test)]
 mod good;
 #[cfg(test)]
 mod safety;

@@ -50,18 +50,6 @@ impl Drop for Proc {
     }
 }
 
-/// The bad gateway; built if need be: `cargo test --test drill` alone does not.
-pub fn bad_gateway() -> PathBuf {
-    let profile = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_path_buf();
-    let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    build.args(["build", "--quiet", "--example", "bad-gateway"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success());
-    profile.join("examples/bad-gateway")
-}
-
 /// A short drill: region 1's provider and history are cut for `outage_ms`.
 pub fn short_drill(dir: &Path, outage_ms: u32) -> PathBuf {
     let path = dir.join("short.yaml");

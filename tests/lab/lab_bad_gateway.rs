@@ -1,9 +1,7 @@
 //! The bad gateway does what its mode says, and nothing worse: what drills rely on when they must fail it.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use llmfo::lab::topology::Topology;
@@ -25,31 +23,12 @@ impl Drop for Bad {
     }
 }
 
-/// Builds the example once, if need be: `cargo test --test lab` alone does not.
-fn example() -> &'static PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let profile = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_path_buf();
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--example", "bad-gateway"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        // What cargo tells a test about itself would look like a change to build scripts, and rebuild half of everything.
-        for (name, _) in std::env::vars() {
-            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_") || name == "CARGO_MANIFEST_DIR" {
-                build.env_remove(name);
-            }
-        }
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success());
-        profile.join("examples/bad-gateway")
-    })
-}
-
 fn bad_gateway(mode: &str, admin: &str) -> Bad {
-    let mut child =
-        Command::new(example()).args(["--mode", mode, "--lab", admin]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(crate::example::bad_gateway())
+        .args(["--mode", mode, "--lab", admin])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let line: Value = serde_json::from_str(&line).unwrap();

@@ -1,6 +1,9 @@
 //! The laboratory and its parts over real sockets.
 
 #[cfg(test)]
+#[path = "../suite/example.rs"]
+mod example;
+#[cfg(test)]
 mod fault;
 #[cfg(test)]
 mod fault_cli;
