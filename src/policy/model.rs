@@ -29,6 +29,8 @@ pub struct Policy {
     pub expires_unix_s: Option<i64>,
     /// Intents still answered after expiry, tools withheld. `None`: nothing is answered after expiry.
     pub on_expired_intents: Option<Vec<String>>,
+    /// Tools for which twice is twice are withheld when the ledger does not know what was done before (`on_ledger_loss: block`).
+    pub blocks_on_ledger_loss: bool,
     /// Every target, in the order of the file.
     pub targets: Vec<Arc<Target>>,
     /// Every route, in the order of the file.

@@ -14,6 +14,11 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
     };
     say(raw.serial.is_some(), "serial", "a lower one will be refused when a policy is exchanged");
     say(
+        raw.on_ledger_loss.is_some(),
+        "on_ledger_loss",
+        "will decide about tools when the ledger does not know a conversation; `serve` has no ledger yet",
+    );
+    say(
         raw.adapters.is_some(),
         "adapters",
         "will stand in for a parameter that a target lacks; until then such requests skip the target",
@@ -32,11 +37,6 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
         probe == Some(Probe::Golden),
         "breaker.probe",
         "`golden` will use a case of the group's golden set; until then one built-in case is used",
-    );
-    say(
-        probe == Some(Probe::Live),
-        "breaker.probe",
-        "`live` will spend one request; until then one built-in case is used in the background",
     );
     out
 }

@@ -64,6 +64,7 @@ pub fn policy(raw: &file::PolicyFile, bytes: &[u8]) -> Option<Policy> {
             .as_ref()
             .and_then(|o| o.intents.as_ref())
             .map(|i| i.iter().map(str::to_owned).collect()),
+        blocks_on_ledger_loss: raw.on_ledger_loss != Some(file::OnLedgerLoss::Allow),
         targets,
         routes,
         groups,

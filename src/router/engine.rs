@@ -141,7 +141,7 @@ impl Engine {
         let above = route.context.handoff_above_tokens;
         let too_long = above.is_some_and(|above| facts.body_bytes / 3 > above);
         let arrival = match &facts.conversation {
-            Some(said) => self.ledger.arrive(now, facts.route, said),
+            Some(said) => self.ledger.arrive(now, facts.route, said, self.policy.blocks_on_ledger_loss),
             None => Arrival::Go(Withhold::Nothing),
         };
         let expired = facts.expired;
@@ -223,13 +223,18 @@ impl Engine {
         }
         let fresh = how == How::Fresh;
         let tokens = expected_tokens(&self.board, &request.facts, plan.target);
+        let live = self.board.live_ready(now, plan.target);
         let began = self.board.begin(now, plan.target, tokens);
+        if live {
+            self.board.live_began(now, plan.target, attempt_id);
+        }
         let (stream, withhold) = (request.facts.stream, request.withhold);
         let cap = request.route.on_capacity_exhausted.as_ref().and_then(|lists| lists.max_output_tokens);
         let max_output_tokens = cap.filter(|_| emergency);
         let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how == How::Next);
         let hedge_at = hedge_at.filter(|_| !request.facts.risky_tools).map(|after| now + after);
-        let attempt = Attempt::new(Owner::Request(id), plan.target, began, plan.grant, stream, fresh);
+        let mut attempt = Attempt::new(Owner::Request(id), plan.target, began, plan.grant, stream, fresh);
+        attempt.live = live;
         self.attempts.insert(attempt_id, attempt);
         self.arm(attempt_id);
         self.timers.set(Alarm::Request(id), None);

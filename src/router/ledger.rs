@@ -93,7 +93,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A request has come: books the results that it brings, then says whether it may go on.
-    pub(super) fn arrive(&mut self, now: Ts, route: RouteId, said: &Conversation) -> Arrival {
+    /// `blocks`: tools that must not run twice are withheld when its past is not known here.
+    pub(super) fn arrive(&mut self, now: Ts, route: RouteId, said: &Conversation, blocks: bool) -> Arrival {
         self.forget(now);
         let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
         let known = self.conversations.contains_key(&place);
@@ -130,8 +131,8 @@ impl Ledger {
         let lost = (said.turn > 1 && !(known && knows_before)) || (said.repeats && !knows_turn);
         Arrival::Go(match (older, lost) {
             (true, _) => Withhold::SideEffects,
-            (false, true) => Withhold::Unkeyed,
-            (false, false) => Withhold::Nothing,
+            (false, true) if blocks => Withhold::Unkeyed,
+            (false, _) => Withhold::Nothing,
         })
     }
 
@@ -282,7 +283,7 @@ mod tests {
 
     /// One turn that calls these tools, delivered.
     fn turn_with(ledger: &mut Ledger, said: &Conversation, tools: &[&str]) -> Vec<LedgerCall> {
-        assert!(matches!(ledger.arrive(Ts::ZERO, ROUTE, said), Arrival::Go(_)));
+        assert!(matches!(ledger.arrive(Ts::ZERO, ROUTE, said, true), Arrival::Go(_)));
         let calls: Vec<ProposedCall> = tools.iter().map(|t| call(t)).collect();
         let written = ledger.propose(Ts::ZERO, &policy(), ROUTE, said, &calls);
         ledger.deliver(Ts::ZERO, ROUTE, said);
@@ -293,7 +294,7 @@ mod tests {
     fn a_repeated_turn_gets_the_same_calls_and_nobody_is_asked() {
         let mut ledger = Ledger::default();
         let written = turn_with(&mut ledger, &turn(1), &["get_order", "create_ticket"]);
-        match ledger.arrive(Ts::from_s(1), ROUTE, &turn(1)) {
+        match ledger.arrive(Ts::from_s(1), ROUTE, &turn(1), true) {
             Arrival::Repeat(calls) => {
                 let ids: Vec<&str> = calls.iter().map(|c| c.call_id.as_str()).collect();
                 assert_eq!(ids, written.iter().map(|c| c.call_id.as_str()).collect::<Vec<_>>());
@@ -307,9 +308,9 @@ mod tests {
     fn a_repeated_unkeyed_call_goes_to_a_human() {
         let mut ledger = Ledger::default();
         turn_with(&mut ledger, &turn(1), &["issue_refund"]);
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1)), Arrival::Handoff(HandoffCause::Repeated));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true), Arrival::Handoff(HandoffCause::Repeated));
         turn_with(&mut ledger, &turn(2), &["a_tool_that_nobody_declared"]);
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(2)), Arrival::Handoff(HandoffCause::Repeated));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(2), true), Arrival::Handoff(HandoffCause::Repeated));
     }
 
     #[test]
@@ -318,7 +319,7 @@ mod tests {
         let written = turn_with(&mut ledger, &turn(1), &["create_ticket"]);
         assert_eq!(ledger.unconfirmed().count(), 1);
         let next = Conversation { calls_so_far: 1, results: vec![written[0].call_id.clone()], ..turn(1) };
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &next), Arrival::Go(Withhold::Nothing));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &next, true), Arrival::Go(Withhold::Nothing));
         assert_eq!(ledger.unconfirmed().count(), 0, "its result came back");
         // The second call of the same turn has another key.
         let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &next, &[call("create_ticket")]);
@@ -328,7 +329,7 @@ mod tests {
     #[test]
     fn the_key_is_the_place_not_the_wording() {
         let mut ledger = Ledger::default();
-        ledger.arrive(Ts::ZERO, ROUTE, &turn(1));
+        ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true);
         let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[call("create_ticket")]);
         let reworded =
             ProposedCall { tool: "create_ticket".into(), arguments: "{\"n\": 1, \"note\":\"again\"}".into() };
@@ -338,7 +339,7 @@ mod tests {
         for other in
             [turn(2), Conversation { id: "c2".into(), ..turn(1) }, Conversation { client: "bank".into(), ..turn(1) }]
         {
-            ledger.arrive(Ts::ZERO, ROUTE, &other);
+            ledger.arrive(Ts::ZERO, ROUTE, &other, true);
             let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, &[call("create_ticket")]);
             assert_ne!(calls[0].operation_key, first[0].operation_key, "{other:?}");
         }
@@ -347,34 +348,40 @@ mod tests {
     #[test]
     fn what_nobody_has_seen_is_no_reason_to_stop() {
         let mut ledger = Ledger::default();
-        ledger.arrive(Ts::ZERO, ROUTE, &turn(1));
+        ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true);
         ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[call("issue_refund")]);
         // The attempt broke before delivery; the client asks again.
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1)), Arrival::Go(Withhold::Nothing));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true), Arrival::Go(Withhold::Nothing));
     }
 
     #[test]
     fn an_older_history_gets_no_side_effects() {
         let mut ledger = Ledger::default();
         let at = |turn_n, version| Conversation { history_version: Some(version), ..turn(turn_n) };
-        ledger.arrive(Ts::ZERO, ROUTE, &at(1, 4));
-        ledger.arrive(Ts::ZERO, ROUTE, &at(2, 6));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 5)), Arrival::Go(Withhold::SideEffects));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 6)), Arrival::Go(Withhold::Nothing));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4)), Arrival::Go(Withhold::Nothing), "not said: not compared");
+        ledger.arrive(Ts::ZERO, ROUTE, &at(1, 4), true);
+        ledger.arrive(Ts::ZERO, ROUTE, &at(2, 6), true);
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 5), true), Arrival::Go(Withhold::SideEffects));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 6), true), Arrival::Go(Withhold::Nothing));
+        assert_eq!(
+            ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true),
+            Arrival::Go(Withhold::Nothing),
+            "not said: not compared"
+        );
     }
 
     #[test]
     fn an_unknown_past_withholds_what_must_not_run_twice() {
         let mut ledger = Ledger::default();
         assert_eq!(
-            ledger.arrive(Ts::ZERO, ROUTE, &turn(3)),
+            ledger.arrive(Ts::ZERO, ROUTE, &turn(3), true),
             Arrival::Go(Withhold::Unkeyed),
             "turns 1 and 2 are unknown"
         );
         let repeats = Conversation { repeats: true, id: "new".into(), ..turn(1) };
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &repeats), Arrival::Go(Withhold::Unkeyed));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4)), Arrival::Go(Withhold::Nothing), "turn 3 is known");
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &repeats, true), Arrival::Go(Withhold::Unkeyed));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true), Arrival::Go(Withhold::Nothing), "turn 3 is known");
+        let elsewhere = Conversation { id: "c9".into(), ..turn(3) };
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &elsewhere, false), Arrival::Go(Withhold::Nothing), "policy: allow");
     }
 
     #[test]
@@ -382,10 +389,10 @@ mod tests {
         let mut ledger = Ledger::default();
         for n in 0..1_000u64 {
             let said = Conversation { id: n.to_string(), ..turn(1) };
-            ledger.arrive(Ts::from_s(n), ROUTE, &said);
+            ledger.arrive(Ts::from_s(n), ROUTE, &said, true);
         }
         assert_eq!(ledger.conversations.len(), 1_000);
-        ledger.arrive(Ts::from_s(500) + RETENTION, ROUTE, &turn(1));
+        ledger.arrive(Ts::from_s(500) + RETENTION, ROUTE, &turn(1), true);
         assert_eq!(ledger.conversations.len(), 501, "500 to 999, and the new one");
         assert_eq!(ledger.by_age.len(), 501);
     }

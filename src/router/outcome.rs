@@ -36,6 +36,9 @@ impl Engine {
     fn cancel_neutrally(&mut self, now: Ts, request: RequestId, id: AttemptId, why: &'static str) {
         let Some(attempt) = self.take_attempt(id) else { return };
         self.out.push_back(Output::Cancel { attempt: id });
+        if attempt.live {
+            self.board.live_undecided(now, attempt.target, id, &mut self.rng);
+        }
         if why == "hedge_lost" {
             self.out.push_back(Output::Note(Note::HedgeLost { attempt: id, target: attempt.target }));
         }
@@ -71,6 +74,9 @@ impl Engine {
             let kind = if attempt.stream { Kind::Stream } else { Kind::Whole };
             let until = if attempt.stream { attempt.first_token.unwrap_or(now) } else { now };
             self.board.answered(now, whose, attempt.began, kind, until.since(attempt.began.at));
+        }
+        if attempt.live {
+            self.board.probe_passed(now, attempt.target, attempt.began, id);
         }
         self.spent(now, request, attempt.target, usage);
         if first {
@@ -120,7 +126,11 @@ impl Engine {
             return self.probe_failed(now, id, &attempt, &verdict);
         };
         let Some(whose) = self.whose(attempt.target, request) else { return };
-        let benched = self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng);
+        let benched = if attempt.live {
+            self.board.probe_failed(now, attempt.target, attempt.began, id, &verdict, &mut self.rng)
+        } else {
+            self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng)
+        };
         self.alert(attempt.target, &verdict, benched);
         let Some(state) = self.requests.get_mut(&request) else { return };
         let other = state.other(id);
@@ -183,6 +193,9 @@ impl Engine {
             let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
             if let Some(attempt) = self.take_attempt(attempt_id) {
                 self.out.push_back(Output::Cancel { attempt: attempt_id });
+                if attempt.live {
+                    self.board.live_undecided(now, attempt.target, attempt_id, &mut self.rng);
+                }
                 if verdict.class != Class::ClientGone
                     && let Some(whose) = self.whose(attempt.target, id)
                 {

@@ -311,6 +311,8 @@ pub(super) struct Attempt {
     pub(super) connected: Option<Ts>,
     pub(super) first_token: Option<Ts>,
     pub(super) committed: Option<Ts>,
+    /// It finds out whether its target is back (`probe: live`).
+    pub(super) live: bool,
     /// A tool call has begun: the relay's idle limit and bound replace the deadline.
     pub(super) calling: bool,
 }
@@ -334,6 +336,7 @@ impl Attempt {
             connected: None,
             first_token: None,
             committed: None,
+            live: false,
             calling: false,
         }
     }

@@ -384,7 +384,8 @@ impl<'a> Ask<'a> {
     }
 
     fn is_there(&self, target: &Target) -> Result<(), Skip> {
-        if self.board.serving(self.now, target.id) {
+        // Under `probe: live` one request finds out whether a target is back.
+        if self.board.serving(self.now, target.id) || (!self.hedge && self.board.live_ready(self.now, target.id)) {
             return Ok(());
         }
         Err(Skip::Away(self.board.availability(self.now, target.id)))

@@ -24,6 +24,7 @@ impl Kit {
                 prompt_version: None,
                 expires_unix_s: None,
                 on_expired_intents: None,
+                blocks_on_ledger_loss: true,
                 targets: Vec::new(),
                 routes: Vec::new(),
                 groups: BTreeMap::new(),

@@ -7,8 +7,7 @@ fn judged(mode: &str, name: &str, exit: i32, verdict: &str, code: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
     let admin = up["admin"].as_str().unwrap();
-    let (_bad, said) =
-        Proc::start(crate::example::bad_gateway(), &["--mode", mode, "--lab", admin], dir.path());
+    let (_bad, said) = Proc::start(crate::example::bad_gateway(), &["--mode", mode, "--lab", admin], dir.path());
     let url = format!("http://{}/v1", said["listen"].as_str().unwrap());
     let (got, text, summary, out) = drill(&[name, "--lab", admin, "--target", &url], dir.path());
     let errors = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -1,6 +1,7 @@
 //! A drill on its stage: phases in their fixed order, with everything that must be undone held in one place, so that it is
 //! undone however the drill ends.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use crate::error::{Expected, Result};
 use crate::fault::client::Client;
 use crate::lab::topology::Topology;
 use crate::load::Entry;
+use crate::measure::RequestRow;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
 
@@ -338,6 +340,13 @@ impl<'a> Run<'a> {
         self.evidence.counters_at_steady = self.counters(stage).await;
         self.journal.phase("steady", &format!("{} s", ground.plan.steady.as_secs_f64()));
         self.wait("steady state", ground.plan.steady, stage, tell, |_| false).await;
+        // A seed may deal few turns to a short steady state: that says nothing about the path, and more time mends it.
+        // Two more than wanted: the newest are not looked at yet.
+        let (anchor, wanted) = (self.anchor, ground.plan.needs.steady_turns + 2);
+        let enough = move |stage: &Stage| stage.customers.as_ref().is_none_or(|c| turns(&c.rows(&anchor)) >= wanted);
+        if !enough(&*stage) {
+            self.wait("steady state, longer", ground.plan.steady, stage, tell, enough).await;
+        }
         self.evidence.counters_after_steady = self.counters(stage).await;
         Ok(())
     }
@@ -417,4 +426,9 @@ impl<'a> Run<'a> {
             ));
         }
     }
+}
+
+/// Turns that have ended, at least in part.
+fn turns(rows: &[RequestRow]) -> usize {
+    rows.iter().map(|r| (r.conversation.as_str(), r.turn)).collect::<BTreeSet<_>>().len()
 }

@@ -147,6 +147,9 @@ impl Board {
             return Availability::Benched { until: bench.until, why: bench.why.clone() };
         }
         let cooling = self.capacity.until(now, state.bucket);
+        if self.live_ready(now, id) {
+            return Availability::Probing;
+        }
         match (state.breaker.gate(), state.health.ejected_until(), cooling) {
             (Gate::Open(until), _, cooling) => {
                 Availability::Cooling { until: cooling.map_or(until, |c| c.max(until)), why: OPEN.to_owned() }
@@ -290,7 +293,8 @@ impl Board {
         let state = self.state(id);
         let cooling = self.capacity.until(now, state.bucket);
         let after_cooling = |at: Ts| cooling.map_or(at, |until| until.max(at));
-        let probe = self.probe_at(id).map(after_cooling);
+        // A live probe waits for a request, not for an alarm.
+        let probe = self.probe_at(id).map(after_cooling).filter(|_| !self.live_ready(now, id));
         let look = if self.unwell.contains(&id) { state.health.next_look(now) } else { None };
         let ramp = state.routes.iter().filter_map(|route| {
             let settings = self.policy.route(*route).ramp.as_ref()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::board::{Began, Board};
 use super::breaker::Gate;
-use crate::policy::TargetId;
+use crate::policy::{ProbeKind, TargetId};
 use crate::router::classify::Verdict;
 use crate::router::io::AttemptId;
 use crate::units::{Rng, Ts};
@@ -33,6 +33,35 @@ impl Board {
     /// True if a probe must begin now.
     pub(in crate::router) fn probe_due(&self, now: Ts, id: TargetId) -> bool {
         self.capacity.until(now, self.state(id).bucket).is_none() && self.probe_at(id).is_some_and(|at| at <= now)
+    }
+
+    /// True if the breaker's cooldown is over and the policy spends one customer's request on finding out (`probe: live`).
+    pub(in crate::router) fn live_ready(&self, now: Ts, id: TargetId) -> bool {
+        let state = self.state(id);
+        let target = self.policy.target(id);
+        self.policy.breaker.probe == ProbeKind::Live
+            && state.probe.is_none()
+            && !state.benched
+            && state.breaker.wants_probe(now)
+            && self.capacity.until(now, state.bucket).is_none()
+            && self.accounts.of(target).is_none()
+            && self.places.of(target).is_none()
+    }
+
+    /// This request is the probe, and takes the one place.
+    pub(in crate::router) fn live_began(&mut self, now: Ts, id: TargetId, attempt: AttemptId) {
+        let state = self.state_mut(id);
+        state.counters.probes += 1;
+        state.probe = Some(attempt);
+        state.breaker.begin_probe(now, attempt);
+        self.changed.insert(id, "probe_began");
+    }
+
+    /// The request that was the probe ended without a word about the target: the next one may be it.
+    pub(in crate::router) fn live_undecided(&mut self, now: Ts, id: TargetId, attempt: AttemptId, rng: &mut Rng) {
+        self.probe_over(id, attempt);
+        self.state_mut(id).breaker.probe_undecided(now, attempt, rng);
+        self.changed.insert(id, "probe_undecided");
     }
 
     /// The probe begins and takes the one place.

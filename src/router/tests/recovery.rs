@@ -85,6 +85,56 @@ fn a_late_tick_tells_that_a_target_serves_before_it_sends_there() {
     assert_eq!(d.out.iter().filter_map(told).collect::<Vec<_>>(), [("serves", a), ("dial", a)]);
 }
 
+fn live() -> Drive {
+    let mut kit = Kit::new()
+        .target("a", |t| t.credentials = Some(SecretRef::Env("KA".into())))
+        .target("b", |t| t.credentials = Some(SecretRef::Env("KB".into())))
+        .breaker(|b| b.probe = ProbeKind::Live)
+        .route("r", &[&["a", "b"]], |_| {})
+        .drive();
+    trip_a(&mut kit);
+    kit.pass_s(6);
+    kit.take();
+    kit
+}
+
+#[test]
+fn a_live_probe_is_one_customers_request_at_a_time() {
+    let mut d = live();
+    let first = d.arrive(facts());
+    let second = d.arrive(facts());
+    assert_eq!((d.dialled(first), d.dialled(second)), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    assert!(d.probes().is_empty(), "nothing runs in the background");
+    d.ended(d.attempt(first));
+    assert_eq!(d.state("a"), "probing", "one of two");
+    let third = d.arrive(facts());
+    assert_eq!(d.dialled(third), ["a"]);
+    d.ended(d.attempt(third));
+    assert_eq!(d.state("a"), "serving");
+}
+
+#[test]
+fn a_live_probe_that_fails_costs_its_customer_a_failover_and_opens_again() {
+    let mut d = live();
+    let r = d.arrive(facts());
+    d.broke(d.attempt(r), Failure::Refused);
+    assert_eq!(d.dialled(r), ["a", "b"]);
+    assert_eq!(d.state("a"), "cooling");
+    assert!(cooldown(&d) > Duration::from_secs(5), "twice as long");
+    assert_eq!(d.good_request(), "b");
+}
+
+#[test]
+fn a_live_probe_whose_client_leaves_gives_its_place_back() {
+    let mut d = live();
+    let r = d.arrive(facts());
+    d.input(Input::ClientGone { request: r, stalled: false });
+    d.pass_s(6);
+    assert_eq!(d.state("a"), "probing");
+    let next = d.arrive(facts());
+    assert_eq!(d.dialled(next), ["a"]);
+}
+
 #[test]
 fn a_probe_that_fails_doubles_the_cooldown_and_one_that_is_rate_limited_does_not() {
     let mut d = two();

@@ -50,6 +50,8 @@ pub struct PolicyFile {
     pub expires: Option<String>,
     /// What is still answered after expiry.
     pub on_expired: Option<OnExpired>,
+    /// What happens to tools for which twice is twice when the ledger does not know what was done in a conversation before.
+    pub on_ledger_loss: Option<OnLedgerLoss>,
     /// Who can answer: one model at one provider under one credential, by name.
     #[schemars(required)]
     pub targets: Option<Named<Target>>,
@@ -368,6 +370,16 @@ pub struct Breaker {
     pub half_open_successes: Option<u32>,
     /// How recovery is tested.
     pub probe: Option<Probe>,
+}
+
+/// Tools that must not run twice, when the ledger lacks a conversation's earlier turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLedgerLoss {
+    /// They are withheld.
+    Block,
+    /// They are offered all the same.
+    Allow,
 }
 
 /// How recovery is tested.
