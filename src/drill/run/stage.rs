@@ -341,9 +341,12 @@ impl<'a> Run<'a> {
         self.journal.phase("steady", &format!("{} s", ground.plan.steady.as_secs_f64()));
         self.wait("steady state", ground.plan.steady, stage, tell, |_| false).await;
         // A seed may deal few turns to a short steady state: that says nothing about the path, and more time mends it.
-        // Two more than wanted: the newest are not looked at yet.
-        let (anchor, wanted) = (self.anchor, ground.plan.needs.steady_turns + 2);
-        let enough = move |stage: &Stage| stage.customers.as_ref().is_none_or(|c| turns(&c.rows(&anchor)) >= wanted);
+        let (anchor, wanted) = (self.anchor, ground.plan.needs.steady_turns);
+        let from_ms = self.evidence.steady_from_ms;
+        let enough = move |stage: &Stage| {
+            let turns = |c: &Customers| ended_turns(&c.rows(&anchor), from_ms, anchor.elapsed_ms() - NOT_YET_MS);
+            stage.customers.as_ref().is_none_or(|c| turns(c) >= wanted)
+        };
         if !enough(&*stage) {
             self.wait("steady state, longer", ground.plan.steady, stage, tell, enough).await;
         }
@@ -428,7 +431,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Turns that have ended, at least in part.
-fn turns(rows: &[RequestRow]) -> usize {
-    rows.iter().map(|r| (r.conversation.as_str(), r.turn)).collect::<BTreeSet<_>>().len()
+/// The newest answers are not looked at yet when the path is judged: the providers' log may lack them.
+const NOT_YET_MS: f64 = 300.0;
+
+/// Turns that began after the one moment and were over before the other.
+fn ended_turns(rows: &[RequestRow], from_ms: f64, until_ms: f64) -> usize {
+    let over = rows.iter().filter(|r| r.last_of_turn && r.started_ms >= from_ms && r.ended_ms < until_ms);
+    over.map(|r| (r.conversation.as_str(), r.turn)).collect::<BTreeSet<_>>().len()
 }
