@@ -200,7 +200,9 @@ impl<'a> Search<'a, '_> {
             }
         }
         let skips = self.skips.into_iter().map(|(_, id, skip)| (id, skip)).collect();
-        if self.full { Choice::Full(skips, self.room_at) } else { Choice::Nobody(skips) }
+        // Without a dial left, room is of no use.
+        let spent = ask.dials() >= ask.route.max_attempts;
+        if self.full && !spent { Choice::Full(skips, self.room_at) } else { Choice::Nobody(skips) }
     }
 }
 

@@ -241,3 +241,20 @@ fn a_client_that_leaves_the_queue_leaves_no_trace() {
     let next = d.arrive(facts());
     assert!(d.reply(next).is_none(), "its place is free");
 }
+
+#[test]
+fn who_has_no_dial_left_does_not_wait_for_room() {
+    let mut d = Kit::new()
+        .target("a", |_| {})
+        .target("b", |t| t.capacity.slots = Some(1))
+        .route("r", &[&["a"], &["b"]], |r| {
+            r.max_attempts = 1;
+            r.queue = queue(8, 5_000);
+        })
+        .route("holds", &[&["b"]], |_| {})
+        .drive();
+    d.arrive(Facts { route: RouteId(1), ..facts() });
+    let r = d.arrive(facts());
+    d.broke(d.attempt(r), Failure::Refused);
+    assert_eq!(cause(&d, r), Some(HandoffCause::Tried), "{:?}", d.reply(r));
+}
