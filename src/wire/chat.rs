@@ -1,10 +1,12 @@
 //! Lenient, lossless reading of a request body.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::mask::Masked;
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
 use super::{json, kinds, rewrite};
@@ -23,7 +25,7 @@ const MAX_LABEL_BYTES: usize = 512;
 const LABEL_PREFIX: &str = "llmfo_";
 
 /// A chat request: what llmfo needs to know, beside the bytes as they came.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ChatRequest {
     body: Bytes,
     model_at: Range<usize>,
@@ -52,12 +54,21 @@ pub struct ChatRequest {
     pub json_schema: bool,
     /// It wants it kept strictly (`strict: true` there or at a tool).
     pub strict_schema: bool,
+    /// It wants JSON (`response_format.type` is `json_schema` or `json_object`).
+    json_text: bool,
     /// Messages of the user: the turn, where no header says it.
     pub user_messages: u32,
     /// Results of tool calls among the messages.
     pub tool_results: u32,
     /// `metadata.llmfo_*`, without the prefix: `intent`, `conversation`, `history_version` ...
     pub labels: BTreeMap<String, String>,
+}
+
+/// Says how large it is, and nothing of what it says: it is about a customer.
+impl fmt::Debug for ChatRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatRequest").field("bytes", &self.body.len()).finish_non_exhaustive()
+    }
 }
 
 /// Why a body is refused, with status 400.
@@ -138,6 +149,7 @@ impl ChatRequest {
             images: read.images,
             json_schema: read.json_schema,
             strict_schema: read.strict_schema,
+            json_text: read.json_text,
             user_messages: read.user_messages,
             tool_results: read.tool_results,
             labels: read.labels,
@@ -161,6 +173,18 @@ impl ChatRequest {
     /// As [`ChatRequest::rewrite`], with more changes.
     #[must_use]
     pub fn rewrite_with(&self, model: &str, changes: Changes) -> Bytes {
+        let splices = self.splices(model, changes, None);
+        if splices.is_empty() { self.body.clone() } else { rewrite::splice(&self.body, &splices) }
+    }
+
+    /// As [`ChatRequest::rewrite_with`], and masked, in pieces: what stays is shared with this body, not copied, so that one more
+    /// attempt costs next to no memory.
+    #[must_use]
+    pub fn send(&self, model: &str, changes: Changes, masked: Option<&Masked>) -> Vec<Bytes> {
+        rewrite::rope(&self.body, &self.splices(model, changes, masked))
+    }
+
+    fn splices(&self, model: &str, changes: Changes, masked: Option<&Masked>) -> Vec<Splice> {
         let mut splices: Vec<Splice> = Vec::new();
         if model != self.model {
             splices.push((self.model_at.clone(), serde_json::Value::from(model).to_string()));
@@ -178,10 +202,9 @@ impl ChatRequest {
         }
         gone.extend(cuts(&self.spans, |n| drop.contains(&n)));
         splices.extend(gone.into_iter().map(|at| (at, String::new())));
-        if splices.is_empty() {
-            return self.body.clone();
-        }
-        rewrite::splice(&self.body, &splices)
+        // What lies inside a cut is left out by the splicing: the cut begins before it.
+        splices.extend(masked.into_iter().flat_map(|masked| masked.splices.iter().cloned()));
+        splices
     }
 
     /// The messages, read anew on each call. Empty if there are none that can be read.
@@ -203,6 +226,21 @@ impl ChatRequest {
     pub fn schema(&self) -> Option<serde_json::Value> {
         self.schema_at.as_ref()?;
         serde_json::from_str(self.text_at(self.schema_at.as_ref())).ok()
+    }
+
+    /// The body as a text.
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap_or_default()
+    }
+
+    /// The value of `messages`.
+    pub(super) fn messages_text(&self) -> &str {
+        self.text_at(self.messages_at.as_ref())
+    }
+
+    /// The text of the answer must be JSON.
+    pub(super) fn json_text(&self) -> bool {
+        self.json_text
     }
 
     fn text_at(&self, at: Option<&Range<usize>>) -> &str {
@@ -229,6 +267,7 @@ struct Reading {
     images: bool,
     json_schema: bool,
     strict_schema: bool,
+    json_text: bool,
     user_messages: u32,
     tool_results: u32,
     labels: BTreeMap<String, String>,
@@ -334,7 +373,10 @@ impl Reading {
 
     fn response_format(&mut self, body: &str, format: &str) {
         json::members(format, |m| match m.key().as_ref() {
-            "type" => self.json_schema = m.value == "\"json_schema\"",
+            "type" => {
+                self.json_schema = m.value == "\"json_schema\"";
+                self.json_text = self.json_schema || m.value == "\"json_object\"";
+            }
             "json_schema" => {
                 json::members(m.value, |s| match s.key().as_ref() {
                     "strict" => self.strict_schema |= s.value == "true",

@@ -8,6 +8,7 @@ pub mod chunk;
 pub mod error;
 mod json;
 mod kinds;
+pub mod mask;
 pub mod message;
 pub mod retry_after;
 mod rewrite;

@@ -31,6 +31,51 @@ pub(crate) fn splice(bytes: &[u8], splices: &[Splice]) -> Bytes {
     out.freeze()
 }
 
+/// Below this a body is copied into one piece: cheaper than several.
+const ONE_PIECE_BYTES: usize = 64 * 1024;
+
+/// The bytes with all splices done, in pieces: what stays is not copied, but shared. Small ones are one piece.
+pub(crate) fn rope(bytes: &Bytes, splices: &[Splice]) -> Vec<Bytes> {
+    if splices.is_empty() {
+        return vec![bytes.clone()];
+    }
+    if bytes.len() < ONE_PIECE_BYTES {
+        return vec![splice(bytes, splices)];
+    }
+    let mut order: Vec<&Splice> = splices.iter().collect();
+    order.sort_by_key(|(at, _)| (at.start, at.end));
+    let mut out = Vec::new();
+    // Short pieces are joined: a body with many splices is no list of crumbs.
+    let mut crumbs = BytesMut::new();
+    let mut put = |piece: Bytes, crumbs: &mut BytesMut| {
+        if piece.len() < CRUMB_BYTES {
+            crumbs.extend_from_slice(&piece);
+            return;
+        }
+        if !crumbs.is_empty() {
+            out.push(std::mem::take(crumbs).freeze());
+        }
+        out.push(piece);
+    };
+    let mut from = 0;
+    for (at, text) in order {
+        if at.start < from || at.end < at.start || at.end > bytes.len() {
+            continue;
+        }
+        put(bytes.slice(from..at.start), &mut crumbs);
+        crumbs.extend_from_slice(text.as_bytes());
+        from = at.end;
+    }
+    put(bytes.slice(from..), &mut crumbs);
+    if !crumbs.is_empty() {
+        out.push(crumbs.freeze());
+    }
+    out
+}
+
+/// A shorter piece is copied to its neighbours.
+const CRUMB_BYTES: usize = 4096;
+
 /// The raw bytes of an event whose data is changed at these places.
 pub(crate) fn splice_event(event: &SseEvent, splices: &[Splice]) -> Bytes {
     if let Some(data_at) = event.data_at {
