@@ -53,6 +53,7 @@ fn facts() -> Facts {
         task: "customer_reply".into(),
         expired: false,
         open_conversation: true,
+        unmaskable: None,
         conversation: None,
     }
 }

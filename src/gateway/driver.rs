@@ -59,6 +59,8 @@ pub enum Cmd {
         limits: Limits,
         /// On a new connection.
         fresh: bool,
+        /// Personal data must be masked for it.
+        mask: bool,
     },
     /// Stop this attempt.
     Cancel(AttemptKey),
@@ -344,10 +346,10 @@ impl Driver {
     ) {
         let epoch = state.epoch;
         match output {
-            Output::Dial { request, attempt, target, limits, fresh, .. } => {
+            Output::Dial { request, attempt, target, limits, fresh, mask, .. } => {
                 state.attempts.insert(attempt, Owner::Request(request));
                 let key = AttemptKey { epoch, id: attempt };
-                tell(state, request, Cmd::Dial { key, target, limits, fresh });
+                tell(state, request, Cmd::Dial { key, target, limits, fresh, mask });
             }
             Output::Probe { attempt, target, limits } => {
                 if let Some(watcher) = self.watcher.upgrade() {

@@ -53,6 +53,7 @@ fn facts() -> Facts {
         task: "customer_reply".into(),
         expired: false,
         open_conversation: false,
+        unmaskable: None,
         conversation: None,
     }
 }
@@ -122,6 +123,7 @@ impl Fragile {
             degraded: false,
             hedge: false,
             max_output_tokens: None,
+            mask: false,
             withhold: crate::router::Withhold::Nothing,
         });
     }

@@ -233,6 +233,7 @@ pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Lab
         task: labels.task.clone().unwrap_or_else(|| "customer_reply".to_owned()),
         expired,
         open_conversation: labels.turn.is_some_and(|turn| turn > 1),
+        unmaskable: None,
         conversation: None,
     }
 }

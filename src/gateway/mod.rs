@@ -22,6 +22,7 @@ pub mod front;
 pub mod http;
 pub mod intake;
 pub mod listener;
+mod masking;
 mod pause;
 mod peer;
 pub mod probe;

@@ -91,7 +91,8 @@ async fn ask(
     let plan = Plan {
         key,
         target,
-        body: body(&dialable.target.model, LIMITS.get(limit_name).copied().unwrap_or("max_tokens")),
+        body: vec![body(&dialable.target.model, LIMITS.get(limit_name).copied().unwrap_or("max_tokens"))],
+        masked: None,
         headers: HeaderMap::new(),
         limits,
         // A probe must not fail over a connection that is merely old.

@@ -17,7 +17,7 @@ pub static PII_OUTSIDE: Rule = Rule {
     severity: Severity::Warning,
     what: "A route with personal data sends it as it is to an external target, because an attempt says `pii: allowed`.",
     why: "In an outage the personal data of every customer goes to a vendor. That needs a contract, not a default.",
-    fix: "Keep it where a contract covers it, else write `pii: forbidden`. `pii: masked` acts as `forbidden` until masking is built. If no other attempt may get personal data, nobody answers it then.",
+    fix: "Keep it where a contract covers it, else write `pii: masked` (values are replaced by placeholders and put back in the answer) or `pii: forbidden`. If it is forbidden and no other attempt may get personal data, nobody answers it then.",
     example: Example::Policy { good: "pii: forbidden", bad: "pii: allowed" },
 };
 
@@ -37,7 +37,7 @@ fn others(view: &View<'_>, route: &Route, this: usize) -> bool {
     let absent = if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden };
     route.attempts.iter().flatten().enumerate().any(|(a, attempt)| {
         let legal = || view.targets(attempt).iter().any(|t| View::legal(route, t.target));
-        a != this && attempt.pii.unwrap_or(absent) == Pii::Allowed && legal()
+        a != this && attempt.pii.unwrap_or(absent) != Pii::Forbidden && legal()
     })
 }
 
@@ -60,13 +60,13 @@ pub fn check(view: &View<'_>, world: &World, found: &mut Vec<Diagnostic>) {
                             .at(&PII_OUTSIDE, &format!("{at}/attempts/{a}/pii"), message)
                             .label("unmasked")
                             .and(view.doc.place(&View::target_at(named.name, "domains")), "a vendor runs it")
-                            .expected("a contract that covers it, or `forbidden`")
+                            .expected("a contract that covers it, `masked`, or `forbidden`")
                             .help(format!(
-                                "keep it if a contract covers this; else write `pii: forbidden` (`masked` acts the same until masking is built){}",
+                                "keep it if a contract covers this; else write `pii: masked`, which sends placeholders and puts the values back, or `pii: forbidden`{}",
                                 if others(view, route, a) {
                                     ""
                                 } else {
-                                    ", and then nobody may answer personal data on this route"
+                                    ", with which nobody may answer personal data on this route"
                                 }
                             )),
                     );

@@ -31,7 +31,7 @@ fn a_route_on_which_personal_data_may_go_nowhere_is_an_error_and_says_what_to_wr
         ("", "", "pool", "`pii` is absent"),
         ("    data: personal\n", "", "pool", "`pii` is absent"),
         ("    data: personal\n", ", pii: forbidden", "pii", "personal data may not go here"),
-        ("    residency_required: [eu]\n", ", pii: masked", "pii", "until masking is built"),
+        ("    residency_required: [eu]\n", ", pii: forbidden", "pii", "personal data may not go here"),
     ] {
         let target = if route.contains("residency") { ", residency: [eu]" } else { "" };
         let (_, found) = checked(&policy(route, attempt, target));
@@ -47,12 +47,13 @@ fn a_route_on_which_personal_data_may_go_nowhere_is_an_error_and_says_what_to_wr
     }
 }
 
-/// The three ways that the finding names, each on its own.
+/// The ways that the finding names, each on its own.
 #[test]
 fn each_way_out_ends_the_error() {
     for (route, attempt, target) in [
         ("", ", pii: allowed", ""),
         ("    residency_required: [eu]\n", "", ", residency: [eu]"),
+        ("", ", pii: masked", ""),
         ("    data: none\n", ", pii: allowed", ""),
     ] {
         let (_, found) = checked(&policy(route, attempt, target));
@@ -103,8 +104,10 @@ fn the_advice_about_a_vendor_says_whom_it_leaves_without_an_answer() {
     let (_, found) = checked(&policy("", ", pii: allowed", vendor));
     assert_eq!(codes(&found), ["LF502", "LF502"]);
     let help = found[0].help.as_deref().unwrap();
-    assert!(!help.contains("pii: masked") && help.contains("nobody may answer personal data"), "{help}");
-    assert!(help.contains("`masked` acts the same until masking is built"), "{help}");
+    assert!(
+        help.contains("`pii: masked`, which sends placeholders") && help.contains("nobody may answer personal data"),
+        "{help}"
+    );
     // With another attempt that may get it, that part is not said.
     let more = policy("", ", pii: allowed", vendor)
         .replace("http://10.0.0.2/v1, model: m, domains: { vendor: x }", "http://10.0.0.2/v1, model: m")

@@ -1,5 +1,5 @@
 //! Family 5: a route on which nobody may ever answer a request that carries personal data. The sums are those of the core:
-//! `pii` absent is allowed inside `residency_required` and forbidden without it, masking is not built, and a request that
+//! `pii` absent is allowed inside `residency_required` and forbidden without it, masked text may be sent, and a request that
 //! says nothing counts as personal.
 
 use crate::diag::{Diagnostic, Example, Rule, Severity, list};
@@ -15,9 +15,9 @@ pub static NOWHERE: Rule = Rule {
     code: "LF504",
     name: "personal-data-nowhere",
     severity: Severity::Error,
-    what: "No attempt of a route may get personal data: error if the route's data is personal (or `data` is absent, which means the same), warning on a `data: none` route. `pii` absent means forbidden where the route has no `residency_required`, and `pii: masked` acts as `forbidden` until masking is built.",
+    what: "No attempt of a route may get personal data: error if the route's data is personal (or `data` is absent, which means the same), warning on a `data: none` route. `pii` absent means forbidden where the route has no `residency_required`. `pii: masked` is enough: the values are replaced before they are sent.",
     why: "Every request counts as personal unless the route says `data: none` and the request says `x-llmfo-data: none`. Every other request would be refused with 503 `nobody_may_answer` by a gateway that looks ready, so `llmfo serve` does not start with this error.",
-    fix: "Write `pii: allowed` on the attempts that may get personal data, or `residency_required` on the route. If its requests carry none, write `data: none` on the route and let clients send `x-llmfo-data: none`.",
+    fix: "Write `pii: allowed` on the attempts that may get personal data, `pii: masked` on those that may get it masked, or `residency_required` on the route. If its requests carry none, write `data: none` on the route and let clients send `x-llmfo-data: none`.",
     example: Example::Policy { good: "\n    residency_required: [kz, eu]", bad: "" },
 };
 
@@ -48,7 +48,7 @@ fn nowhere(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagno
         }
         if targets.iter().any(|t| View::legal(route, t.target)) {
             let absent = if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden };
-            if attempt.pii.unwrap_or(absent) == Pii::Allowed {
+            if attempt.pii.unwrap_or(absent) != Pii::Forbidden {
                 return None;
             }
             able.push((a, attempt));
@@ -56,7 +56,6 @@ fn nowhere(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagno
     }
     let &(first, attempt) = able.first()?;
     let why = match attempt.pii {
-        Some(Pii::Masked) => "`masked` acts as `forbidden` until masking is built",
         Some(_) => "personal data may not go here",
         None => "`pii` is absent: forbidden, as the route has no `residency_required`",
     };
@@ -85,7 +84,11 @@ fn nowhere(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagno
 
 /// What to write, each way on its own.
 fn step(view: &View<'_>, route: &Route, none: bool) -> String {
-    let mut ways = vec!["write `pii: allowed` on the attempt (its targets then get personal data as it is)".to_owned()];
+    let mut ways = vec![
+        "write `pii: allowed` on the attempt (its targets then get personal data as it is) or `pii: masked` (they get \
+         placeholders in its place)"
+            .to_owned(),
+    ];
     if route.residency_required.is_none() {
         let mut places: Vec<String> = Vec::new();
         let targets = route.attempts.iter().flatten().flat_map(|a| view.targets(a));

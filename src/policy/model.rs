@@ -311,7 +311,7 @@ pub enum DataClass {
 pub enum Pii {
     /// As it is.
     Allowed,
-    /// Masked before sending. Until masking is built this acts as [`Pii::Forbidden`].
+    /// Masked before sending, and put back in the answer.
     Masked,
     /// Requests with personal data do not go there.
     Forbidden,

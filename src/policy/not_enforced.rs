@@ -1,7 +1,7 @@
 //! Keys that are read and whose behaviour is not built yet. They are announced at start and never weaken a filter. A line
 //! leaves this list in the change that builds its behaviour.
 
-use crate::spec::policy::{Pii, PolicyFile, Probe};
+use crate::spec::policy::{PolicyFile, Probe};
 
 /// `path: what it will do`, in the order of the file; each path once.
 pub fn list(raw: &PolicyFile) -> Vec<String> {
@@ -45,11 +45,6 @@ fn routes(raw: &PolicyFile, say: &mut impl FnMut(bool, &str, &str)) {
     for (r, route) in raw.routes.iter().flatten().enumerate() {
         let name = route.route.as_ref().map_or_else(|| r.to_string(), |n| n.0.clone());
         let at = |key: &str| format!("routes.{name}.{key}");
-        for (a, attempt) in route.attempts.iter().flatten().enumerate() {
-            let at = |key: &str| format!("routes.{name}.attempts[{a}].{key}");
-            let masked = attempt.pii == Some(Pii::Masked);
-            say(masked, &at("pii"), "`masked` will send masked text; until then it acts as `forbidden`");
-        }
         let cap = route.on_capacity_exhausted.as_ref().and_then(|o| o.max_output_tokens);
         say(
             cap.is_some(),

@@ -66,7 +66,6 @@ fn what_is_not_built_yet_is_announced_by_path() {
     for path in [
         "adapters",
         "tools.create_ticket.key_argument",
-        "routes.support-chat.attempts[1].pii",
         "routes.support-chat.on_capacity_exhausted.max_output_tokens",
         "routes.order-lookup.hedge",
     ] {

@@ -22,6 +22,9 @@ pub struct AttemptRecord {
     pub class: Class,
     /// Named reason of its outcome, from a closed list: `ok`, `refused`, `connect_timeout`, `first_token_timeout`, `status_503` ...
     pub reason: String,
+    /// Personal data was masked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub masked: bool,
     /// What remained of the deadline before the dial.
     pub remaining_ms_before: u64,
     /// Since arrival.

@@ -250,6 +250,7 @@ impl Engine {
             degraded: plan.degraded,
             hedge: how == How::Hedge,
             max_output_tokens,
+            mask: plan.mask,
             withhold,
         });
     }

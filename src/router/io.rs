@@ -51,8 +51,26 @@ pub struct Facts {
     pub expired: bool,
     /// It continues a conversation (its turn is not the first): a part of what is scarce is kept for these.
     pub open_conversation: bool,
+    /// Why it cannot be masked, if it cannot: then no tier that wants personal data masked may have it (rule R10). Only looked
+    /// at where it is personal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmaskable: Option<Unmaskable>,
     /// Which turn of which conversation, if the client says so: without it the ledger only observes.
     pub conversation: Option<Conversation>,
+}
+
+/// Why a request cannot be masked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unmaskable {
+    /// A content part that is no text: an image, sound, a file, or of an unknown type.
+    Part,
+    /// A message or its content has a shape that is not known.
+    Shape,
+    /// It asks for spoken output, in which nothing can be put back.
+    Sound,
+    /// It holds more values than are kept.
+    TooMany,
 }
 
 /// Where a request stands in a conversation, for the ledger (rule R9).
@@ -307,6 +325,9 @@ pub enum Output {
         hedge: bool,
         /// Ask for no more output tokens than this (emergency).
         max_output_tokens: Option<u64>,
+        /// Personal data must be masked before it is sent, and put back in the answer.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        mask: bool,
         /// Tools that must not be offered: the ledger cannot tell whether their operation was already done.
         withhold: Withhold,
     },

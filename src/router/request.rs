@@ -48,6 +48,7 @@ pub(super) struct Dialled {
     /// It ended by silence.
     pub(super) silent: bool,
     degraded: bool,
+    mask: bool,
 }
 
 /// How a dial comes about.
@@ -147,6 +148,7 @@ impl Request {
         self.dialled.push(Dialled {
             attempt,
             degraded: plan.degraded,
+            mask: plan.mask,
             target: plan.target,
             again: plan.again,
             why,
@@ -228,6 +230,7 @@ impl Request {
                 why,
                 class: d.class.unwrap_or(Class::ClientGone),
                 reason: d.reason.clone().into_owned(),
+                masked: d.mask,
                 remaining_ms_before: u64::try_from(d.remaining.as_millis()).unwrap_or(u64::MAX),
                 dialled_ms: since(d.dialled),
                 connected_ms: d.connected.map(since),

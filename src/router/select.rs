@@ -53,6 +53,8 @@ pub(super) struct Plan {
     pub(super) target: TargetId,
     pub(super) grant: Grant,
     pub(super) degraded: bool,
+    /// Personal data goes there masked.
+    pub(super) mask: bool,
     /// It was dialled for this request before.
     pub(super) again: bool,
     /// Who was passed over before it, and why.
@@ -177,7 +179,16 @@ impl<'a> Search<'a, '_> {
         };
         let passed_over = self.skips.iter().filter(|s| before(s)).map(|(_, id, skip)| (*id, skip.clone())).collect();
         let degraded = self.ask.degraded(fit.target);
-        Plan { target: fit.target.id, grant, degraded, again, passed_over, deals: std::mem::take(&mut self.deals) }
+        let mask = self.ask.masks(fit.tier);
+        Plan {
+            target: fit.target.id,
+            grant,
+            degraded,
+            mask,
+            again,
+            passed_over,
+            deals: std::mem::take(&mut self.deals),
+        }
     }
 
     fn nobody(mut self, paused: bool, rng: &mut Rng) -> Choice {
@@ -306,10 +317,15 @@ impl<'a> Ask<'a> {
         if !self.route.legal(target) {
             return Err(Skip::Residency);
         }
-        let personal = self.facts.data == DataClass::Personal || self.route.data == DataClass::Personal;
-        // Masking is not built yet: until then it may not weaken anything.
-        if personal && self.route.pii(tier) != Pii::Allowed {
-            return Err(Skip::Pii);
+        match self.route.pii(tier) {
+            Pii::Allowed => {}
+            Pii::Masked => {
+                if let Some(why) = self.facts.unmaskable.filter(|_| self.personal()) {
+                    return Err(Skip::Unmaskable(why));
+                }
+            }
+            Pii::Forbidden if self.personal() => return Err(Skip::Pii),
+            Pii::Forbidden => {}
         }
         let listed = |list: &[String]| self.facts.intent.as_ref().is_some_and(|intent| list.contains(intent));
         if tier.intents.as_ref().is_some_and(|list| !listed(list)) {
@@ -322,6 +338,16 @@ impl<'a> Ask<'a> {
             return Err(Skip::QualityTier);
         }
         self.admitted(tier, target)
+    }
+
+    /// The stricter of what the route and the request say.
+    fn personal(&self) -> bool {
+        self.facts.data == DataClass::Personal || self.route.data == DataClass::Personal
+    }
+
+    /// What goes to this tier must be masked.
+    fn masks(&self, tier: &Tier) -> bool {
+        self.personal() && self.route.pii(tier) == Pii::Masked
     }
 
     /// Evidence: in the first tier only a record that says no keeps a target out; later tiers are no instant stand-ins without a
@@ -407,7 +433,8 @@ impl<'a> Ask<'a> {
         let progress = Progress { arrived: self.arrived, now: self.now, stream: self.facts.stream, dials_left };
         let grant = budget::grant(self.route, tier, self.policy.target(id), progress)?;
         let degraded = self.degraded(self.policy.target(id));
-        Some(Plan { target: id, grant, degraded, again: false, passed_over: Vec::new(), deals: Vec::new() })
+        let mask = self.masks(tier);
+        Some(Plan { target: id, grant, degraded, mask, again: false, passed_over: Vec::new(), deals: Vec::new() })
     }
 
     /// True if the same target may be dialled again: the route allows it, it failed as a provider but not by silence, and it

@@ -1,7 +1,7 @@
 //! Why a target is passed over: a closed list of names.
 
 use super::decision::Availability;
-use super::io::Standing;
+use super::io::{Standing, Unmaskable};
 use crate::units::{self, Ts};
 
 /// Why a target was not dialled.
@@ -11,6 +11,8 @@ pub(super) enum Skip {
     Residency,
     /// Personal data must not go there.
     Pii,
+    /// It may have masked text only, and this request cannot be masked.
+    Unmaskable(Unmaskable),
     /// Its tier does not answer this intent; true if the tier says `collect_and_handoff`.
     Intent(bool),
     /// The policy has expired and does not answer this intent any more.
@@ -72,6 +74,7 @@ impl Skip {
         match self {
             Skip::Residency => "residency",
             Skip::Pii => "pii",
+            Skip::Unmaskable(_) => "pii_unmaskable",
             Skip::Intent(_) => "intent",
             Skip::Expired => "expired",
             Skip::NoFailover => "no_failover",
@@ -105,6 +108,13 @@ impl Skip {
         match self {
             Skip::Residency => "its residency is outside what the route requires".to_owned(),
             Skip::Pii => "personal data may not go to this tier".to_owned(),
+            Skip::Unmaskable(why) => match why {
+                Unmaskable::Part => "this tier gets masked text only, and a part of the request is no text",
+                Unmaskable::Shape => "this tier gets masked text only, and a message has a shape that is not known",
+                Unmaskable::Sound => "this tier gets masked text only, and nothing can be put back into spoken output",
+                Unmaskable::TooMany => "this tier gets masked text only, and there are too many values to mask",
+            }
+            .to_owned(),
             Skip::Intent(_) => "this tier does not answer the request's intent".to_owned(),
             Skip::Expired => "the policy has expired".to_owned(),
             Skip::NoFailover => "the route says failover: none".to_owned(),
@@ -146,6 +156,7 @@ impl Skip {
         match self {
             Skip::Residency
             | Skip::Pii
+            | Skip::Unmaskable(_)
             | Skip::Intent(_)
             | Skip::Expired
             | Skip::NoFailover

@@ -158,6 +158,7 @@ pub(crate) fn facts() -> Facts {
         task: "customer_reply".into(),
         expired: false,
         open_conversation: false,
+        unmaskable: None,
         conversation: None,
     }
 }

@@ -96,6 +96,7 @@ fn facts(route: RouteId, data: DataClass, intent: Option<String>, tools: bool, s
         task: "customer_reply".into(),
         expired: false,
         open_conversation: false,
+        unmaskable: None,
         conversation: None,
     }
 }

@@ -229,6 +229,7 @@ fn traffic(ready: &Ready<'_>) -> Facts {
         task: "customer_reply".into(),
         expired: false,
         open_conversation: false,
+        unmaskable: None,
         conversation: None,
     }
 }

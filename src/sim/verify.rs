@@ -36,7 +36,21 @@ fn open(route: &Route, tier: &Tier, facts: &Facts) -> bool {
     let personal = facts.data == DataClass::Personal || route.data == DataClass::Personal;
     let pii = tier.pii.unwrap_or(if route.residency_required.is_some() { Pii::Allowed } else { Pii::Forbidden });
     let listed = |list: &Vec<String>| facts.intent.as_ref().is_some_and(|intent| list.contains(intent));
-    (!personal || pii == Pii::Allowed) && tier.intents.as_ref().is_none_or(listed)
+    let may = match pii {
+        Pii::Allowed => true,
+        Pii::Masked => facts.unmaskable.is_none(),
+        Pii::Forbidden => false,
+    };
+    (!personal || may) && tier.intents.as_ref().is_none_or(listed)
+}
+
+/// True if a dial that masks, or does not, is what the policy says for this target.
+fn masked_rightly(policy: &Policy, facts: &Facts, target: TargetId, mask: bool) -> bool {
+    let route = policy.route(facts.route);
+    let personal = facts.data == DataClass::Personal || route.data == DataClass::Personal;
+    let tiers = route.tiers.iter().filter(|tier| tier.targets.contains(&target) && open(route, tier, facts));
+    let wants = |tier: &Tier| personal && tier.pii == Some(Pii::Masked);
+    tiers.map(wants).any(|wanted| wanted == mask)
 }
 
 /// True if law, route and declared abilities let this target answer this request: worked out from the policy alone.
@@ -269,8 +283,17 @@ impl Checker {
     /// What the core says.
     pub(super) fn output(&mut self, now: Ts, output: &Output) {
         match output {
-            Output::Dial { request, attempt, target, limits, .. } => {
+            Output::Dial { request, attempt, target, limits, mask, .. } => {
                 self.dial(now, request.0, attempt.0, *target);
+                let Some(seen) = self.seen.get(request.0) else { return };
+                if !masked_rightly(&self.policy, &self.facts[seen.class], *target, *mask) {
+                    let how = if *mask { "masked" } else { "unmasked" };
+                    self.violated(
+                        now,
+                        "masked as written",
+                        format!("request {}: {how} to {}", request.0, self.name(*target)),
+                    );
+                }
                 let Some(seen) = self.seen.get(request.0) else { return };
                 let route = self.policy.route(self.facts[seen.class].route);
                 let budget = route.deadline.saturating_sub(route.reserve).max(Duration::from_millis(1));

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -19,6 +18,7 @@ use tokio::task::AbortHandle;
 use super::dial::{self, Tls};
 use super::endpoint::Endpoint;
 use super::fault::{Fault, FaultKind};
+use super::pieces::Pieces;
 use super::secret::Secret;
 use super::stream::Counted;
 use crate::error::{Expected, Result};
@@ -67,7 +67,7 @@ struct Idle {
 
 /// A connection. Dropping it closes the socket at once.
 struct Wire {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Pieces>,
     task: AbortHandle,
     born: Instant,
     read: Arc<AtomicU64>,
@@ -80,7 +80,7 @@ impl Drop for Wire {
 }
 
 /// One call.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Call {
     /// Method.
     pub method: Method,
@@ -88,8 +88,15 @@ pub struct Call {
     pub path: String,
     /// Headers to send; `Host`, `User-Agent` and `Authorization` are set by the client and cannot be given here.
     pub headers: HeaderMap,
-    /// Body, sent with a `Content-Length`.
-    pub body: Bytes,
+    /// Body, in pieces, sent with a `Content-Length`.
+    pub body: Vec<Bytes>,
+}
+
+/// Says where it goes, and nothing of what is sent.
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("method", &self.method).field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -225,7 +232,7 @@ impl Link {
     /// What broke. [`Fault::stale`] says that it was a reused connection and no byte of an answer had come.
     pub async fn send(mut self, call: Call) -> std::result::Result<Reply, Fault> {
         let uri = self.home.endpoint.target(&call.path).map_err(|e| Fault::new(FaultKind::Protocol, e.what))?;
-        let mut request = Request::new(Full::new(call.body));
+        let mut request = Request::new(Pieces::new(call.body));
         *request.method_mut() = call.method;
         *request.uri_mut() = uri;
         let headers = request.headers_mut();
@@ -369,7 +376,12 @@ mod tests {
     }
 
     fn call() -> Call {
-        Call { method: Method::POST, path: "/x".into(), headers: HeaderMap::new(), body: Bytes::from_static(b"{}") }
+        Call {
+            method: Method::POST,
+            path: "/x".into(),
+            headers: HeaderMap::new(),
+            body: vec![Bytes::from_static(b"{}")],
+        }
     }
 
     async fn read_request(s: &mut TcpStream) -> String {

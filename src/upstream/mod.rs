@@ -16,6 +16,7 @@ mod client;
 mod dial;
 mod endpoint;
 mod fault;
+mod pieces;
 mod secret;
 mod stream;
 

@@ -21,6 +21,10 @@ pub const MAX_TOOLS: usize = 4096;
 pub const MAX_MESSAGES: usize = 100_000;
 /// Longest value of a `metadata.llmfo_*` member that is read, in bytes.
 const MAX_LABEL_BYTES: usize = 512;
+/// Longest list of declared names, in bytes.
+const MAX_NAMES_BYTES: usize = 8192;
+/// The label that declares names. It is no label like the others: they may be shown, a name may not.
+const NAMES_LABEL: &str = "names";
 /// Prefix of what a request says about itself in `metadata`.
 const LABEL_PREFIX: &str = "llmfo_";
 
@@ -36,6 +40,7 @@ pub struct ChatRequest {
     tool_members: Vec<usize>,
     messages_at: Option<Range<usize>>,
     schema_at: Option<Range<usize>>,
+    names_at: Option<Range<usize>>,
     /// `model`: a route's name.
     pub model: String,
     /// `stream`.
@@ -140,6 +145,7 @@ impl ChatRequest {
             tool_members: read.tool_members,
             messages_at: read.messages_at,
             schema_at: read.schema_at,
+            names_at: read.names_at,
             model,
             stream: read.stream,
             include_usage: read.include_usage,
@@ -155,6 +161,26 @@ impl ChatRequest {
             labels: read.labels,
             body,
         })
+    }
+
+    /// The names in `metadata.llmfo_names`: a list, or a text with commas.
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn declared_names(&self) -> Result<Vec<String>, &'static str> {
+        let Some(value) = self.names_at.as_ref().map(|at| self.text_at(Some(at))) else { return Ok(Vec::new()) };
+        if value.len() > MAX_NAMES_BYTES {
+            return Err("is longer than 8 KiB");
+        }
+        if let Some(text) = json::text(value) {
+            return Ok(text.split(',').map(|name| name.trim().to_owned()).collect());
+        }
+        let mut names = Vec::new();
+        let list = json::elements(value, |name| names.push(json::text(name)));
+        match names.into_iter().collect() {
+            Some(names) if list || value == "null" => Ok(names),
+            _ => Err("is neither a text nor a list of texts"),
+        }
     }
 
     /// The body as it came.
@@ -274,6 +300,7 @@ struct Reading {
     metadata: Option<Metadata>,
     messages_at: Option<Range<usize>>,
     schema_at: Option<Range<usize>>,
+    names_at: Option<Range<usize>>,
 }
 
 /// Where `metadata` is, and what to cut so that `llmfo_*` is gone from it.
@@ -400,7 +427,10 @@ impl Reading {
             spans.push((json::place(body, m.raw_key), json::place(body, m.value)));
             if let Some(label) = m.key().strip_prefix(LABEL_PREFIX) {
                 ours.push(n);
-                if self.labels.contains_key(label) {
+                if label == NAMES_LABEL {
+                    let first = self.names_at.replace(json::place(body, m.value).unwrap_or_default()).is_none();
+                    self.twice = self.twice.or((!first).then_some("metadata"));
+                } else if self.labels.contains_key(label) {
                     self.twice.get_or_insert("metadata");
                 } else if m.value.len() <= MAX_LABEL_BYTES {
                     self.labels.extend(json::loose_text(m.value).map(|value| (label.to_owned(), value)));

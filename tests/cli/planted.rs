@@ -125,6 +125,7 @@ impl Shell {
                     degraded,
                     hedge: true,
                     max_output_tokens: None,
+                    mask: false,
                     withhold: llmfo::router::Withhold::Nothing,
                 });
             }
@@ -146,6 +147,7 @@ impl Shell {
                     degraded: false,
                     hedge: false,
                     max_output_tokens: None,
+                    mask: false,
                     withhold: llmfo::router::Withhold::Nothing,
                 });
             }

@@ -17,6 +17,8 @@ mod gateway_leave;
 #[cfg(test)]
 mod gateway_life;
 #[cfg(test)]
+mod gateway_masking;
+#[cfg(test)]
 mod gateway_pause;
 #[cfg(test)]
 mod gateway_replay;
@@ -34,5 +36,7 @@ mod streams;
 mod streams_calls;
 #[cfg(test)]
 mod streams_ends;
+#[cfg(test)]
+mod streams_masked;
 #[cfg(test)]
 mod streams_props;

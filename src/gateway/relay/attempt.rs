@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use crate::policy::TargetId;
 use crate::router::{Failure, Limits, Sign, Usage};
 use crate::units::Ts;
 use crate::upstream::{Body, Call, Client, Fault, Link, Reply};
+use crate::wire::mask::{Originals, restore_answer};
 use crate::wire::stream::StreamInlet;
 use crate::wire::{
     Anomaly, Completion, Done, ErrorObject, Pushed, Secrets, StreamEnd, StreamFault, StreamSettings, read_answer,
@@ -82,14 +84,16 @@ pub struct Broke {
 }
 
 /// What is sent, and how the answer is read.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Plan {
     /// The attempt.
     pub key: AttemptKey,
     /// Whom.
     pub target: TargetId,
-    /// Body as this target gets it.
-    pub body: Bytes,
+    /// Body as this target gets it, in pieces.
+    pub body: Vec<Bytes>,
+    /// What was masked in it, to be put back in the answer. It goes with the attempt.
+    pub masked: Option<Arc<Originals>>,
     /// Headers beside those that every call has.
     pub headers: HeaderMap,
     /// Limits.
@@ -100,6 +104,13 @@ pub struct Plan {
     pub stream: Option<StreamSettings>,
     /// For redaction.
     pub secrets: Secrets,
+}
+
+/// Says whom it dials, and nothing of what is sent.
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").field("key", &self.key).field("target", &self.target).finish_non_exhaustive()
+    }
 }
 
 /// Counts an attempt as under way as long as it lives.
@@ -281,8 +292,15 @@ impl Attempt {
                     Poll::Ready(Some(Ok(_))) => self.broke(Failure::TooLarge, false, None),
                     Poll::Ready(Some(Err(fault))) => self.broke_below(&fault),
                     Poll::Ready(None) => {
-                        let all = std::mem::take(all);
+                        let mut all = Bytes::from(std::mem::take(all));
                         let kind = text(headers, &CONTENT_TYPE);
+                        if let Some(originals) = &self.plan.masked {
+                            let Ok(restored) = restore_answer(originals, all, ANSWER_BYTES_MAX) else {
+                                self.broke(Failure::TooLarge, false, None);
+                                continue;
+                            };
+                            all = restored;
+                        }
                         let read = read_answer(&all, kind.as_deref(), &self.plan.secrets);
                         self.whole(all, read);
                     }
@@ -327,7 +345,12 @@ impl Attempt {
             None => Phase::Whole(headers, body, Vec::new()),
             Some(settings) => {
                 self.headers = headers;
-                Phase::Stream(body, Box::new(StreamInlet::new(settings, crate::wire::sse::MAX_EVENT_BYTES)))
+                let inlet = StreamInlet::new(settings, crate::wire::sse::MAX_EVENT_BYTES);
+                let inlet = match &self.plan.masked {
+                    Some(originals) => inlet.restoring(Arc::clone(originals)),
+                    None => inlet,
+                };
+                Phase::Stream(body, Box::new(inlet))
             }
         };
     }
@@ -447,13 +470,13 @@ impl Attempt {
         self.broke(failure, false, error);
     }
 
-    fn whole(&mut self, all: Vec<u8>, read: Result<crate::wire::AnswerFacts, StreamFault>) {
+    fn whole(&mut self, all: Bytes, read: Result<crate::wire::AnswerFacts, StreamFault>) {
         match read {
             Err(fault) => self.stream_fault(fault),
             Ok(facts) => {
                 self.phase = Phase::Over;
                 self.steps.push_back(Step::Ended(Box::new(Ended {
-                    whole: Some(Bytes::from(all)),
+                    whole: Some(all),
                     usage: facts.usage.map(to_core),
                     tool_calls: facts.choices.iter().map(|c| c.tool_calls.len()).sum(),
                     anomalies: facts.anomalies,

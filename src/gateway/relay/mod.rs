@@ -24,6 +24,7 @@ use super::app::App;
 use super::driver::Meta;
 use super::http::{Answer, Refusal, whole};
 use super::intake::{self, NotTaken};
+use super::masking::{self, Masking};
 use crate::units::printable;
 use crate::wire::ChatRequest;
 use attempt::InFlight;
@@ -77,7 +78,13 @@ pub async fn chat(
         return early(app, "none", "unknown_route", intake::unknown_route(&app.policy, asked));
     };
     let expired = app.expired();
+    let names = match masking::names(&headers, &chat) {
+        Ok(names) => names,
+        Err(refusal) => return early(app, "none", "bad_request", refusal),
+    };
+    let (masking, unmaskable) = Masking::prepare(&route, &chat, names).await;
     let mut facts = intake::facts(&app.policy, &route, &chat, &labels, expired);
+    facts.unmaskable = unmaskable;
     // After the expiry tools are withheld from what is still answered (`on_expired`).
     let withhold_tools = expired && !chat.tools.is_empty();
     if withhold_tools {
@@ -97,7 +104,7 @@ pub async fn chat(
         }
     }
     let route_name = route.name.clone();
-    let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, withhold_tools, forwarded);
+    let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, withhold_tools, forwarded, masking);
     Ok(match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);

@@ -83,10 +83,14 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
 
 /// What to write so that somebody may, for each reason that the core names (`router::skip`): `target: reason (detail)`.
 fn next_step(why: &str) -> String {
-    const STEPS: [(&str, &str); 5] = [
+    const STEPS: [(&str, &str); 6] = [
         (
             ": pii (",
-            "In the policy, write `pii: allowed` on an attempt of this route, or `residency_required`; if the request carries no personal data, `data: none` on the route and send `x-llmfo-data: none`: both must say it.",
+            "In the policy, write `pii: allowed` or `pii: masked` on an attempt of this route, or `residency_required`; if the request carries no personal data, `data: none` on the route and send `x-llmfo-data: none`: both must say it.",
+        ),
+        (
+            ": pii_unmaskable (",
+            "Send text alone, or in the policy write `pii: allowed` on an attempt that may get it as it is.",
         ),
         (": residency (", "In the policy, correct the targets' `residency` or the route's `residency_required`."),
         (

@@ -7,6 +7,7 @@ use http::HeaderMap;
 
 use super::super::app::App;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
+use super::super::masking::Masking;
 use super::attempt::{Attempt, Broke, Ended, Plan, Step};
 use crate::policy::{CommitAt, Route, TargetId};
 use crate::router::{Failure, Limits, Reply};
@@ -21,6 +22,7 @@ pub struct Exchange {
     route: Arc<Route>,
     withhold_tools: bool,
     forwarded: HeaderMap,
+    masking: Masking,
     current: Option<Attempt>,
     /// The last attempt has said all that can be said before the core decides.
     waiting: bool,
@@ -78,6 +80,7 @@ impl Exchange {
         route: Arc<Route>,
         withhold_tools: bool,
         forwarded: HeaderMap,
+        masking: Masking,
     ) -> Exchange {
         Exchange {
             app,
@@ -86,6 +89,7 @@ impl Exchange {
             route,
             withhold_tools,
             forwarded,
+            masking,
             current: None,
             waiting: false,
             whole: None,
@@ -111,7 +115,7 @@ impl Exchange {
                 _ => self.ticket.next().await,
             };
             match cmd {
-                Some(Cmd::Dial { key, target, limits, fresh }) => self.dial(key, target, limits, fresh),
+                Some(Cmd::Dial { key, target, limits, fresh, mask }) => self.dial(key, target, limits, fresh, mask),
                 Some(Cmd::Cancel(key)) => {
                     if let Some(silent) = self.current.take_if(|a| a.key == key) {
                         // A limit has passed: whoever comes next must not wait on a connection over the same dead path.
@@ -149,12 +153,17 @@ impl Exchange {
         }
     }
 
-    fn dial(&mut self, key: AttemptKey, target: TargetId, limits: Limits, fresh: bool) {
+    fn dial(&mut self, key: AttemptKey, target: TargetId, limits: Limits, fresh: bool, mask: bool) {
         self.waiting = false;
         // Whatever was still there is closed before the next connection is begun.
         self.current = None;
         let Some(dialable) = self.app.targets.get(target) else {
             return self.ticket.driver().broke(key, Failure::Internal("no such target".into()), false);
+        };
+        let masked = match mask.then(|| self.masking.masked(&self.request)).transpose() {
+            Ok(masked) => masked,
+            // The core was told that it can be masked: a bug, and nothing is sent.
+            Err(why) => return self.ticket.driver().broke(key, Failure::Internal(why.to_owned()), false),
         };
         let changes = Changes { withhold_tools: self.withhold_tools };
         let stream = self.request.stream.then(|| StreamSettings {
@@ -171,7 +180,8 @@ impl Exchange {
         let plan = Plan {
             key,
             target,
-            body: self.request.rewrite_with(&dialable.target.model, changes),
+            body: self.request.send(&dialable.target.model, changes, masked.as_deref()),
+            masked: masked.map(|masked| Arc::clone(&masked.originals)),
             headers: self.forwarded.clone(),
             limits,
             fresh,

@@ -200,6 +200,7 @@ impl Checker {
         let personal = facts.data == DataClass::Personal || route.data == DataClass::Personal;
         let fits = |tier: &Tier| {
             let pii = match tier.pii {
+                Some(Pii::Masked) => facts.unmaskable.is_none(),
                 Some(pii) => pii == Pii::Allowed,
                 None => route.residency_required.is_some(),
             };

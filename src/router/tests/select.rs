@@ -95,11 +95,59 @@ fn personal_data_goes_only_where_it_is_allowed() {
     // As written.
     assert_eq!(first(&mut kit(false, Some(Pii::Allowed), NoData), personal()), ["t"]);
     nobody_may(&mut kit(true, Some(Pii::Forbidden), NoData), personal());
-    nobody_may(&mut kit(true, Some(Pii::Masked), NoData), personal());
     // Without personal data nothing is in the way.
     assert_eq!(first(&mut kit(true, Some(Pii::Masked), NoData), facts()), ["t"]);
     // The request may be stricter than the route, never laxer.
     nobody_may(&mut kit(true, Some(Pii::Forbidden), Personal), facts());
+}
+
+/// A tier that gets masked text: who it is dialled with, and what cannot be masked goes on, or nowhere.
+#[test]
+fn masked_text_goes_where_the_policy_wants_it_masked() {
+    let kit = |tiers: &[Option<Pii>]| {
+        let names = ["a", "b"];
+        let pools: Vec<&[&str]> = names.iter().take(tiers.len()).map(std::slice::from_ref).collect();
+        let tiers = tiers.to_vec();
+        Kit::new()
+            .target("a", lives(&["kz"]))
+            .target("b", lives(&["kz"]))
+            .route("r", &pools, move |r| {
+                r.data = DataClass::None;
+                for (tier, pii) in r.tiers.iter_mut().zip(&tiers) {
+                    tier.pii = *pii;
+                }
+            })
+            .drive()
+    };
+    let dialled = |d: &mut Drive, facts: Facts| {
+        d.arrive(facts);
+        let dial = |o: &Output| match o {
+            Output::Dial { target, mask, .. } => Some((target.0, *mask)),
+            _ => None,
+        };
+        d.out.iter().rev().find_map(dial).expect("a dial")
+    };
+    let unmaskable = || Facts { unmaskable: Some(Unmaskable::Part), ..personal() };
+    let (masked, allowed) = (Some(Pii::Masked), Some(Pii::Allowed));
+    assert_eq!(dialled(&mut kit(&[masked]), personal()), (0, true));
+    assert_eq!(dialled(&mut kit(&[masked]), facts()), (0, false));
+    assert_eq!(dialled(&mut kit(&[masked]), Facts { unmaskable: Some(Unmaskable::Part), ..facts() }), (0, false));
+    assert_eq!(dialled(&mut kit(&[allowed, masked]), personal()), (0, false));
+    assert_eq!(dialled(&mut kit(&[masked, allowed]), unmaskable()), (1, false));
+    assert_eq!(
+        nobody_may(&mut kit(&[masked]), unmaskable()),
+        "a: pii_unmaskable (this tier gets masked text only, and a part of the request is no text)"
+    );
+    // The next target after a failure is dialled by its own tier's rule, and the record says so.
+    let mut d = kit(&[allowed, masked]);
+    let r = d.arrive(personal());
+    let first = d.dial(r).unwrap().0;
+    d.broke(first, status(503));
+    let dial = d.out.iter().rev().find_map(|o| match o {
+        Output::Dial { target, mask, .. } => Some((target.0, *mask)),
+        _ => None,
+    });
+    assert_eq!(dial, Some((1, true)));
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub use answer::restore_answer;
 pub use names::{BadNames, Names};
 pub use originals::{Kind, Originals};
 pub use request::{Masked, Unmaskable, mask, unmaskable};
-pub(super) use stream::Restorer;
+pub(super) use stream::{Restored, Restorer};
 
 /// Below this size a body cannot hold more values than are kept ([`originals::VALUES_MAX`]; those of less than four bytes are few): that it
 /// can be masked is known from its shape alone.

@@ -15,7 +15,7 @@ const WORDS_MAX: usize = 8;
 /// Between two words of a name there may be so many characters that are none of a word.
 const GAP_MAX: usize = 3;
 
-/// Declared names, ready to be searched for: whole words, in any case, with spaces, hyphens, apostrophes, dots or low lines
+/// Declared names, ready to be searched for: whole words, in any case, with spaces, hyphens, apostrophes, quotes, dots or low lines
 /// between them. In scripts that put no spaces between words, anywhere in the text.
 #[derive(Clone, Default)]
 pub struct Names {
@@ -141,8 +141,7 @@ impl Names {
         while !node.next.is_empty() {
             let Some(word) = rest.next() else { break };
             let gap = text.get(end..word.start).unwrap_or_default();
-            let joins =
-                |c: char| c.is_whitespace() || matches!(c, '-' | '\'' | '’' | '.' | '_' | '\u{2010}' | '\u{2011}');
+            let joins = |c: char| c.is_whitespace() || "-'’._\"“”„\u{2010}\u{2011}".contains(c);
             if gap.chars().count() > GAP_MAX || !gap.chars().all(joins) {
                 break;
             }

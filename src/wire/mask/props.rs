@@ -21,7 +21,7 @@ fn masked(body: &Value, names: &Names) -> (Value, Originals) {
     let request = request(body);
     let masked = mask(&request, names).unwrap();
     let sent = request.send(&request.model, crate::wire::chat::Changes::default(), Some(&masked)).concat();
-    (serde_json::from_slice(&sent).unwrap(), masked.originals)
+    (serde_json::from_slice(&sent).unwrap(), (*masked.originals).clone())
 }
 
 fn ask(text: &str) -> Value {

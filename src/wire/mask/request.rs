@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -14,6 +15,8 @@ use crate::wire::chat::{ChatRequest, MAX_DEPTH};
 use crate::wire::json;
 use crate::wire::rewrite::Splice;
 
+/// All values of a request together.
+const SWEEP_BYTES_MAX: usize = 1 << 20;
 /// JSON inside a string inside JSON: so deep it is read as JSON, below that as plain text.
 const LEVELS_MAX: usize = 4;
 
@@ -35,7 +38,7 @@ pub enum Unmaskable {
 pub struct Masked {
     pub(in super::super) splices: Vec<Splice>,
     /// What was taken out.
-    pub originals: Originals,
+    pub originals: Arc<Originals>,
 }
 
 /// Members that are instructions and settings of the application, not texts about a person: left as they are.
@@ -111,7 +114,7 @@ pub fn mask(request: &ChatRequest, names: &Names) -> Result<Masked, Unmaskable> 
     }
     originals.set_json(request.json_text());
     if originals.is_empty() {
-        return Ok(Masked { splices: Vec::new(), originals });
+        return Ok(Masked { splices: Vec::new(), originals: Arc::new(originals) });
     }
     originals.choose_tag(&used);
     let sweep = Sweep::new(&originals)?;
@@ -128,7 +131,7 @@ pub fn mask(request: &ChatRequest, names: &Names) -> Result<Masked, Unmaskable> 
     let mut walk = Walk { body: request.text(), splices: Vec::new(), look: Some(&mut replace) };
     walk.request(request)?;
     let splices = walk.splices;
-    if too_many { Err(Unmaskable::TooMany) } else { Ok(Masked { splices, originals }) }
+    if too_many { Err(Unmaskable::TooMany) } else { Ok(Masked { splices, originals: Arc::new(originals) }) }
 }
 
 /// What was found in one place is taken out everywhere, also where it would not have been found.
@@ -140,6 +143,10 @@ struct Sweep {
 impl Sweep {
     fn new(originals: &Originals) -> Result<Sweep, Unmaskable> {
         let says = |text| decoded(text, Escapes::Unicode);
+        // The search takes some dozen bytes for each byte of a value.
+        if originals.literal().map(|(_, text)| text.len()).sum::<usize>() > SWEEP_BYTES_MAX {
+            return Err(Unmaskable::TooMany);
+        }
         let (kinds, texts): (Vec<Kind>, Vec<_>) = originals.literal().map(|(kind, text)| (kind, says(text))).unzip();
         let search =
             AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts.iter().map(|t| t.as_bytes()));

@@ -1,23 +1,52 @@
 //! A reader and a machine in one, so that nobody has to join them by hand.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings, StreamState};
 use crate::units::Ts;
-use crate::wire::SseReader;
+use crate::wire::mask::{Originals, Restored, Restorer};
+use crate::wire::{SseEvent, SseReader};
 
 /// A reader and a machine in one: chunks of the body in, what is to be done out.
 #[derive(Debug)]
 pub struct StreamInlet {
     reader: SseReader,
     state: StreamState,
+    /// Puts back what was masked, before anything else looks at an event.
+    restorer: Option<Restorer>,
 }
 
 impl StreamInlet {
     /// An inlet at the begin of a body.
     #[must_use]
     pub fn new(settings: StreamSettings, max_event_bytes: usize) -> StreamInlet {
-        StreamInlet { reader: SseReader::new(max_event_bytes), state: StreamState::new(settings) }
+        StreamInlet { reader: SseReader::new(max_event_bytes), state: StreamState::new(settings), restorer: None }
+    }
+
+    /// An inlet that puts back what was taken out of the request.
+    #[must_use]
+    pub fn restoring(self, originals: Arc<Originals>) -> StreamInlet {
+        let restorer = (!originals.is_empty()).then(|| Restorer::new(originals));
+        StreamInlet { restorer, ..self }
+    }
+
+    /// One event, restored if need be. Text that is all held back is a sign of life: the provider is at work, but the client has
+    /// nothing yet.
+    fn event(&mut self, event: SseEvent, now: Ts) -> Pushed {
+        let Some(restorer) = &mut self.restorer else { return self.state.event(event, now) };
+        let Restored { before, event, life } = match restorer.event(event) {
+            Ok(restored) => restored,
+            Err(_) if self.state.over() => return Pushed::default(),
+            Err(fault) => return self.state.fail(fault, self.state.committed),
+        };
+        let first = before.map(|before| self.state.event(before, now)).unwrap_or_default();
+        let mut pushed = joined(first, self.state.event(event, now));
+        if life && pushed.fault.is_none() {
+            self.state.live(&mut pushed);
+        }
+        pushed
     }
 
     /// The machine.
@@ -33,7 +62,7 @@ impl StreamInlet {
         self.reader.push(chunk);
         while let Some(next) = self.reader.next() {
             let step = match next {
-                Ok(event) => self.state.event(event, now),
+                Ok(event) => self.event(event, now),
                 Err(_) if self.state.over() => break,
                 Err(_) => self.state.fail(StreamFault::TooLarge, self.state.committed),
             };
@@ -46,14 +75,7 @@ impl StreamInlet {
                 all.fault = Some(fault);
                 break;
             }
-            all.out.extend(step.out);
-            all.sign = match (all.sign, step.sign) {
-                (Some(Sign::ToolCall), _) => Some(Sign::ToolCall),
-                (old, new) => new.or(old),
-            };
-            all.commit |= step.commit;
-            all.progress |= step.progress;
-            all.ended |= step.ended;
+            all = joined(all, step);
         }
         all
     }
@@ -75,11 +97,18 @@ impl StreamInlet {
         let mut first = Pushed::default();
         let mut end = match self.reader.finish() {
             Some(Ok(event)) => {
-                first = self.state.event(event, now);
+                first = self.event(event, now);
+                first = self.let_go(first, now);
                 self.state.finish(clean)
             }
-            Some(Err(error)) => self.state.broken(error),
-            None => self.state.finish(clean),
+            Some(Err(error)) => {
+                first = self.let_go(first, now);
+                self.state.broken(error)
+            }
+            None => {
+                first = self.let_go(first, now);
+                self.state.finish(clean)
+            }
         };
         if matches!(end.done, Done::Fault(_)) {
             // After commit the last event may still be sent: it is a part of this attempt's answer.
@@ -95,4 +124,26 @@ impl StreamInlet {
         }
         end
     }
+
+    /// The body is over: what is still held back of a placeholder is none.
+    fn let_go(&mut self, first: Pushed, now: Ts) -> Pushed {
+        match self.restorer.as_mut().and_then(Restorer::rest) {
+            Some(rest) => joined(first, self.state.event(rest, now)),
+            None => first,
+        }
+    }
+}
+
+/// Two steps as one.
+fn joined(mut first: Pushed, second: Pushed) -> Pushed {
+    first.out.extend(second.out);
+    first.sign = match (first.sign, second.sign) {
+        (Some(Sign::ToolCall), _) => Some(Sign::ToolCall),
+        (old, new) => new.or(old),
+    };
+    first.commit |= second.commit;
+    first.progress |= second.progress;
+    first.ended |= second.ended;
+    first.fault = first.fault.or(second.fault);
+    first
 }

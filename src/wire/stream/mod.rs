@@ -184,6 +184,15 @@ impl StreamState {
         self.calls_delivered = false;
     }
 
+    /// The provider sent text that waits before it comes here.
+    fn live(&mut self, pushed: &mut Pushed) {
+        pushed.progress = true;
+        if !self.committed && !self.life_shown && pushed.sign.is_none() {
+            self.life_shown = true;
+            pushed.sign = Some(Sign::Life);
+        }
+    }
+
     fn over(&self) -> bool {
         self.done_seen || self.closed || self.fault.is_some()
     }

@@ -6,6 +6,10 @@ use memchr::memchr2;
 
 use super::spaceless;
 
+/// Bounds of RFC 5321, the first one in octets of UTF-8, generously.
+const LOCAL_BYTES_MAX: usize = 128;
+const DOMAIN_BYTES_MAX: usize = 255;
+
 /// Hands out where they stand.
 pub(super) fn find(text: &str, found: &mut impl FnMut(Range<usize>)) {
     let bytes = text.as_bytes();
@@ -32,6 +36,11 @@ pub(super) fn find(text: &str, found: &mut impl FnMut(Range<usize>)) {
 
 /// Where the local part that ends here begins.
 fn local(text: &str, floor: usize, at: usize) -> Option<usize> {
+    // Longer is no local part (RFC 5321): what stands before its last octets is something else.
+    let mut floor = floor.max(at.saturating_sub(LOCAL_BYTES_MAX));
+    while !text.is_char_boundary(floor) {
+        floor += 1;
+    }
     let before = text.get(floor..at)?;
     let of_local = |c: char| (c.is_alphanumeric() && !spaceless(c)) || "._%+-'".contains(c);
     let tail = before.trim_end_matches(of_local);
@@ -48,6 +57,9 @@ fn domain(text: &str, at: usize) -> Option<usize> {
     let mut end = None;
     let (mut offset, mut labels) = (0, 0);
     for label in run.split('.') {
+        if offset + label.len() > DOMAIN_BYTES_MAX {
+            break;
+        }
         if label.is_empty() || label.starts_with('-') {
             break;
         }
