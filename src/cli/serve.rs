@@ -57,6 +57,10 @@ pub struct Args {
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
+    /// MiB of request bodies that may be held at one moment, all requests together; a request that would exceed it is refused
+    /// with 503 before its upload. One body may have 32 MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(32..=1_048_576))]
+    pub bodies_mib: u64,
     /// Seed of everything that is drawn at random. Default: from the clock.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -115,7 +119,10 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
         inputs: args.record_inputs.clone(),
-        limits: ListenerLimits::default(),
+        limits: ListenerLimits {
+            bodies_bytes: usize::try_from(args.bodies_mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
+            ..ListenerLimits::default()
+        },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -73,6 +73,7 @@ impl App {
         folder: &Path,
         seed: u64,
         journal: Option<Journal>,
+        bodies_bytes: usize,
         make: MakeCore,
     ) -> Result<Arc<App>> {
         let targets = Targets::new(&policy, folder)?;
@@ -94,7 +95,7 @@ impl App {
                 anchor,
                 started_unix_ms,
                 draining: AtomicBool::new(false),
-                memory: intake::memory(),
+                memory: intake::memory(bodies_bytes),
                 seed,
                 boot,
                 requests: AtomicU64::new(0),

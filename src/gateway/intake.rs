@@ -24,8 +24,8 @@ pub const BODY_BYTES_MAX: usize = 32 << 20;
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 /// Longest silence while a body is uploaded.
 const UPLOAD_IDLE: Duration = Duration::from_secs(30);
-/// Request bodies held at one moment, all requests together.
-pub const BODIES_BYTES_MAX: usize = 1 << 30;
+/// Request bodies held at one moment, all requests together, if nothing else is said: 32 of the largest.
+pub const BODIES_BYTES: usize = 1 << 30;
 /// Longest value of an `x-llmfo-*` header, in bytes.
 const LABEL_BYTES_MAX: usize = 256;
 
@@ -39,17 +39,40 @@ pub enum NotTaken {
 }
 
 /// A body with its share of the memory that all bodies may take.
-#[derive(Debug)]
 pub struct Taken {
     /// The bytes as they came.
     pub bytes: Bytes,
-    _memory: Vec<OwnedSemaphorePermit>,
+    _share: Share,
 }
 
 /// Memory for request bodies, in KiB.
 #[must_use]
-pub fn memory() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(BODIES_BYTES_MAX / 1024))
+pub fn memory(bytes: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS)))
+}
+
+/// What one body holds of that memory.
+struct Share {
+    memory: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    /// Holds so much in all; never waits.
+    fn grow(&mut self, bytes: usize) -> Result<(), NotTaken> {
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(bytes.div_ceil(1024).saturating_sub(held)).unwrap_or(u32::MAX);
+        if more == 0 {
+            return Ok(());
+        }
+        let refused = |_| NotTaken::Refused(no_room());
+        let permit = Arc::clone(&self.memory).try_acquire_many_owned(more).map_err(refused)?;
+        match &mut self.held {
+            Some(held) => held.merge(permit),
+            None => self.held = Some(permit),
+        }
+        Ok(())
+    }
 }
 
 /// Reads a body.
@@ -71,15 +94,12 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
     if declared.is_some_and(|n| n > BODY_BYTES_MAX as u64) {
         return Err(NotTaken::Refused(too_large()));
     }
-    let mut held = Vec::new();
-    let mut take = |bytes: usize| {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        Arc::clone(memory).try_acquire_many_owned(kib).map(|p| held.push(p)).map_err(|_| NotTaken::Refused(no_room()))
-    };
+    let mut share = Share { memory: Arc::clone(memory), held: None };
     let reserved = usize::try_from(declared.unwrap_or(0)).unwrap_or(0);
-    take(reserved)?;
-    let mut all = BytesMut::with_capacity(reserved.min(1 << 20));
-    let mut counted = reserved;
+    // So is one for which there is no room now.
+    share.grow(reserved)?;
+    // Pages that nothing is written to take no memory.
+    let mut all = BytesMut::with_capacity(reserved);
     let mut over = 0usize;
     loop {
         let frame = match tokio::time::timeout(UPLOAD_IDLE, body.frame()).await {
@@ -106,13 +126,10 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
             }
             continue;
         }
-        if all.len() + data.len() > counted {
-            take(all.len() + data.len() - counted)?;
-            counted = all.len() + data.len();
-        }
+        share.grow(all.len() + data.len())?;
         all.extend_from_slice(&data);
     }
-    if over > 0 { Err(NotTaken::Refused(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
+    if over > 0 { Err(NotTaken::Refused(too_large())) } else { Ok(Taken { bytes: all.freeze(), _share: share }) }
 }
 
 fn too_large() -> Refusal {

@@ -35,6 +35,8 @@ pub struct ListenerLimits {
     pub write_stall: Duration,
     /// Bytes buffered per connection before the provider is no longer read.
     pub buffer_bytes: usize,
+    /// Request bodies held at one moment, all requests together; a request that would exceed it is refused before its upload.
+    pub bodies_bytes: usize,
 }
 
 impl Default for ListenerLimits {
@@ -44,6 +46,7 @@ impl Default for ListenerLimits {
             head: Duration::from_secs(100),
             write_stall: Duration::from_secs(30),
             buffer_bytes: 128 * 1024,
+            bodies_bytes: super::intake::BODIES_BYTES,
         }
     }
 }

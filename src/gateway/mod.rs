@@ -124,7 +124,7 @@ impl Gateway {
             made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
             made
         });
-        let app = App::new(Arc::clone(&policy), &folder, seed, journal, make)?;
+        let app = App::new(Arc::clone(&policy), &folder, seed, journal, limits.bodies_bytes, make)?;
         let front_listener = bind("--listen", listen).await?;
         let admin_listener = bind("--admin", admin).await?;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST, USER_AGENT};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -15,6 +15,7 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
+use super::decode::Decoder;
 use super::dial::{self, Tls};
 use super::endpoint::Endpoint;
 use super::fault::{Fault, FaultKind};
@@ -246,8 +247,14 @@ impl Link {
         let before = self.wire.read.load(Ordering::Relaxed);
         match self.wire.sender.send_request(request).await {
             Ok(answer) => {
-                let (head, incoming) = answer.into_parts();
-                let body = Body { incoming, link: Some(self), ended: false };
+                let (mut head, incoming) = answer.into_parts();
+                let decoder = Decoder::of(&head.headers).map(Box::new);
+                if decoder.is_some() {
+                    // They spoke about the bytes on the wire.
+                    head.headers.remove(CONTENT_ENCODING);
+                    head.headers.remove(CONTENT_LENGTH);
+                }
+                let body = Body { incoming, link: Some(self), ended: false, decoder };
                 Ok(Reply { status: head.status, headers: head.headers, body })
             }
             Err(e) => {
@@ -276,6 +283,8 @@ pub struct Body {
     incoming: Incoming,
     link: Option<Link>,
     ended: bool,
+    /// Under a content coding that is decoded here.
+    decoder: Option<Box<Decoder>>,
 }
 
 impl std::fmt::Debug for Body {
@@ -285,8 +294,41 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
-    /// The next bytes; `None` at a proper end. Trailers are passed over.
+    /// The next bytes, decoded; `None` at a proper end. Trailers are passed over.
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::result::Result<Bytes, Fault>>> {
+        if self.decoder.is_none() {
+            return self.poll_wire(cx);
+        }
+        loop {
+            let Some(decoder) = &mut self.decoder else { return Poll::Ready(None) };
+            let fault = match decoder.next() {
+                Ok(Some(data)) => return Poll::Ready(Some(Ok(data))),
+                Err(fault) => fault,
+                Ok(None) => match self.poll_wire(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(data))) => {
+                        if let Some(decoder) = &mut self.decoder {
+                            decoder.push(data);
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Some(Err(fault))) => fault,
+                    Poll::Ready(None) => match self.decoder.take().map(|decoder| decoder.end()) {
+                        None | Some(Ok(())) => return Poll::Ready(None),
+                        Some(Err(fault)) => fault,
+                    },
+                },
+            };
+            // What follows could not be read.
+            self.ended = true;
+            self.link = None;
+            self.decoder = None;
+            return Poll::Ready(Some(Err(fault)));
+        }
+    }
+
+    /// The next bytes as they came.
+    fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::result::Result<Bytes, Fault>>> {
         if self.ended {
             return Poll::Ready(None);
         }

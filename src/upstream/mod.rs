@@ -13,6 +13,7 @@
 //! ```
 
 mod client;
+mod decode;
 mod dial;
 mod endpoint;
 mod fault;

@@ -121,3 +121,26 @@ pub(crate) fn cuts(spans: &[Span], drop: impl Fn(usize) -> bool) -> Vec<Range<us
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_body_is_shared_and_small_pieces_are_joined() {
+        let body = Bytes::from(vec![b'a'; 200_000]);
+        let splices: Vec<Splice> = vec![
+            (10..12, "xx".into()),
+            (100..100, "y".into()),
+            (150_000..150_001, String::new()),
+            (150_000..150_001, "no".into()),
+        ];
+        let pieces = rope(&body, &splices);
+        assert_eq!(pieces.concat(), splice(&body, &splices));
+        let shared = |piece: &&Bytes| body.as_ptr_range().contains(&piece.as_ptr());
+        assert_eq!(pieces.iter().filter(shared).map(Bytes::len).collect::<Vec<_>>(), [149_900, 49_999]);
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(rope(&body, &[]).concat(), body);
+        assert_eq!(rope(&body.slice(..100), &splices[..1]).len(), 1);
+    }
+}

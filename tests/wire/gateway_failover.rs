@@ -205,7 +205,7 @@ fn failures_before_commit() -> Vec<(&'static str, Script, &'static str, &'static
         (
             "gzip unasked",
             on(|_, w| {
-                w.answer_with("200 OK", "text/event-stream", "content-encoding: gzip\r\n", b"\x1f\x8b\x08rubbish");
+                w.answer_with("200 OK", "text/event-stream", "content-encoding: gzip\r\n", b"\x1f\x8b\x09rubbish");
                 Then::KeepAlive
             }),
             "malformed",

@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod gateway_bodies;
+#[cfg(test)]
 mod gateway_capacity;
+#[cfg(test)]
+mod gateway_coded;
 #[cfg(test)]
 mod gateway_edge;
 #[cfg(test)]
