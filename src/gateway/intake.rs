@@ -230,17 +230,22 @@ fn bad_label(name: &str, why: &str) -> Refusal {
     )
 }
 
+/// What a request says about its data: nothing is personal.
+#[must_use]
+pub fn data(labels: &Labels) -> DataClass {
+    if labels.data.as_deref() == Some("none") { DataClass::None } else { DataClass::Personal }
+}
+
 /// What the core is told about a request.
 #[must_use]
 pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Labels, expired: bool) -> Facts {
     // No `tools:` on a route: offered tools count as unlisted, and so does one that the route does not name.
     let risky = |tool: &String| !route.tools.contains(tool) || policy.side_effects(tool).risky();
-    let data = if labels.data.as_deref() == Some("none") { DataClass::None } else { DataClass::Personal };
     Facts {
         route: route.id,
         stream: request.stream,
         intent: labels.intent.clone(),
-        data,
+        data: data(labels),
         tools: !request.tools.is_empty(),
         risky_tools: request.tools.iter().any(risky),
         vision: request.images,

@@ -24,10 +24,15 @@ pub struct Masking {
 }
 
 impl Masking {
-    /// Whether a request can be masked, if a tier of its route would want it masked. A body that is so large that only the masking
+    /// Whether a request with `personal` data can be masked, if a tier of its route would want it masked. A body that is so large that only the masking
     /// itself can tell is masked here, beside the other requests; any other one when it is needed.
-    pub async fn prepare(route: &Route, request: &ChatRequest, names: Names) -> (Masking, Option<router::Unmaskable>) {
-        let wanted = route.tiers.iter().any(|tier| route.pii(tier) == Pii::Masked);
+    pub async fn prepare(
+        route: &Route,
+        request: &ChatRequest,
+        personal: bool,
+        names: Names,
+    ) -> (Masking, Option<router::Unmaskable>) {
+        let wanted = personal && route.tiers.iter().any(|tier| route.pii(tier) == Pii::Masked);
         let mut masking = Masking { names, made: None };
         if !wanted {
             return (masking, None);

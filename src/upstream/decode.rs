@@ -336,10 +336,15 @@ mod tests {
     #[test]
     fn damage_is_told_from_a_cut() {
         let body = bodies(b"hello, hello, hello")[0].1.clone();
-        for at in [0, 1, 12, body.len() - 8, body.len() - 1] {
+        for at in 0..body.len() {
             let mut bad = body.clone();
             bad[at] ^= 0x55;
-            assert_eq!(decoded("gzip", &bad, 4), Err(FaultKind::Protocol), "{at}");
+            let told = decoded("gzip", &bad, 4);
+            // In its head stand things that nobody needs (time, system); damaged data may look like longer data.
+            assert!(told.is_err() || (4..10).contains(&at), "{at}");
+            if at < 3 || at >= body.len() - 8 {
+                assert_eq!(told, Err(FaultKind::Protocol), "{at}");
+            }
         }
         assert_eq!(decoded("gzip", b"{\"choices\":[]}", 4), Err(FaultKind::Protocol));
     }

@@ -1,6 +1,7 @@
 //! Values put back into a stream, however the model's pieces cut the placeholders.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use llmfo::units::Ts;
@@ -298,4 +299,29 @@ fn a_stream_that_breaks_off_gives_what_was_held_back_as_it_is() {
     let got = play(&anna(), StreamSettings::default(), &[content("Well, [EMA")], false);
     assert_eq!(got.done, Done::Fault(StreamFault::Cut));
     assert_eq!(got.text(0), "Well, [EMA");
+}
+
+/// No finder looks at a megabyte more than a few times, whatever it holds.
+#[test]
+fn a_megabyte_of_anything_takes_a_megabyte_s_time() {
+    let names = Names::declared(["a a a a a a a b", "4 4 4 4 4 4 4 a"]).unwrap();
+    let start = Instant::now();
+    for piece in [
+        "4", "4 ", "41 ", "@", "a@", "%40", "a%40", "+", "+4", "+4 ", "(", "(4", "(444) ", "DE89", "DE89 ", "a ",
+        "tel:4", "[", "\\", "[EMAIL_", "{\"a\":", "\"",
+    ] {
+        let text = piece.repeat((1 << 20) / piece.len());
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": text}]}).to_string();
+        let request = ChatRequest::parse(Bytes::from(body)).unwrap();
+        let _ = mask(&request, &names);
+    }
+    // Debug build; one quadratic finder alone would take minutes.
+    assert!(start.elapsed() < Duration::from_secs(90), "{:?}", start.elapsed());
+    // The same for an answer.
+    let start = Instant::now();
+    for piece in ["[", "[EMAIL_", "[EMAIL_1", "[EMAIL_1]"] {
+        let text = piece.repeat((1 << 18) / piece.len());
+        play(&anna(), StreamSettings::default(), &[content(&text), content(&text)], true);
+    }
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }

@@ -25,6 +25,7 @@ use super::driver::Meta;
 use super::http::{Answer, Refusal, whole};
 use super::intake::{self, NotTaken};
 use super::masking::{self, Masking};
+use crate::policy::DataClass;
 use crate::units::printable;
 use crate::wire::ChatRequest;
 use attempt::InFlight;
@@ -82,7 +83,8 @@ pub async fn chat(
         Ok(names) => names,
         Err(refusal) => return early(app, "none", "bad_request", refusal),
     };
-    let (masking, unmaskable) = Masking::prepare(&route, &chat, names).await;
+    let personal = intake::data(&labels) == DataClass::Personal || route.data == DataClass::Personal;
+    let (masking, unmaskable) = Masking::prepare(&route, &chat, personal, names).await;
     let mut facts = intake::facts(&app.policy, &route, &chat, &labels, expired);
     facts.unmaskable = unmaskable;
     // After the expiry tools are withheld from what is still answered (`on_expired`).

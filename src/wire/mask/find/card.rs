@@ -64,8 +64,9 @@ fn card(text: &str, from: usize) -> Option<usize> {
         }
         // The last digit is never doubled.
         let sum = if count.is_multiple_of(2) { odd } else { even };
-        let whole = !glued(after(text, at)) && !(matches!(bytes.get(at), Some(b'.')) && digit(bytes, at + 1).is_some());
-        if count >= DIGITS_MIN && whole && sum.is_multiple_of(10) && network(head, count) {
+        let point = bytes.get(at) == Some(&b'.') && digit(bytes, at + 1).is_some();
+        let part = point || glued(after(text, at));
+        if count >= DIGITS_MIN && !part && sum.is_multiple_of(10) && network(head, count) {
             best = Some(at);
         }
         let space = gap(bytes, at);

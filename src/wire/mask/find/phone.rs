@@ -96,7 +96,7 @@ fn next_group(bytes: &[u8], at: usize) -> usize {
         let hyphen = bytes.get(to) == Some(&b'-');
         match bytes.get(to) {
             Some(b'(' | b')') => to += 1,
-            _ if space > 0 && !(spaced && !hyphen) => {
+            _ if space > 0 && (hyphen || !spaced) => {
                 spaced = !hyphen;
                 to += space;
                 continue;
@@ -159,7 +159,7 @@ fn by_scheme(text: &str, found: &mut impl FnMut(Range<usize>)) {
         let start = at + 1;
         // With a `+` it is found as any other.
         if let Some((end, count)) = groups(bytes, start, DIGITS.end - 1, &Taken(&[]))
-            && count >= 5
+            && count >= 7
             && digit(bytes, end).is_none()
         {
             found(start..end);
