@@ -247,6 +247,8 @@ fn asked(policy: &Policy, ready: &Ready<'_>, question: &Question) -> Facts {
         tools: !question.tools.is_empty(),
         risky_tools: question.tools.iter().any(risky),
         vision: question.vision,
+        // An image cannot be masked.
+        unmaskable: question.vision.then_some(crate::router::Unmaskable::Part),
         strict_schema: question.strict_schema,
         body_bytes: question.tokens.map_or(1_000, |tokens| tokens.saturating_mul(3)),
         task: question.task.clone().unwrap_or_else(|| "customer_reply".into()),

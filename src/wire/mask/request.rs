@@ -162,7 +162,7 @@ impl Sweep {
     }
 }
 
-/// The values of a plain text, in order: where they are written, though it may be under `\uXXXX`.
+/// The values of a plain text, in order: where they are written, though it may be under escapes.
 fn look(text: &str, whole: Option<Kind>, names: &Names, sweep: Option<&Sweep>) -> Vec<Found> {
     if let Some(kind) = whole {
         return vec![Found { at: 0..text.len(), kind }];

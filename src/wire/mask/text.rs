@@ -10,7 +10,7 @@ use memchr::{memchr, memchr2, memmem};
 pub(super) enum Escapes {
     /// The inside of a JSON string: all of them.
     Json,
-    /// A plain text into which JSON was pasted: `\uXXXX` alone. `C:\new` stays what it is.
+    /// A plain text into which JSON was pasted: `\u0040` and the like alone. `C:\new` stays what it is.
     Unicode,
 }
 
