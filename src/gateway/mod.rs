@@ -82,6 +82,7 @@ pub struct Gateway {
     front: JoinHandle<()>,
     back: JoinHandle<()>,
     helpers: Vec<JoinHandle<()>>,
+    inputs: Option<record::Recorder>,
 }
 
 /// A target without evidence is looked at so often.
@@ -114,6 +115,7 @@ impl Gateway {
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
+        let closing = recorder.clone();
         let make = Box::new(move |seed| -> Box<dyn driver::Core> {
             let engine = Engine::new(Arc::clone(&core), seed).without_hedges();
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
@@ -159,7 +161,7 @@ impl Gateway {
         for target in &policy.targets {
             helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, inputs: closing })
     }
 
     /// Requests under way.
@@ -190,8 +192,14 @@ impl Gateway {
         for helper in self.helpers {
             helper.abort();
         }
-        let app = self.app;
-        let _ = tokio::task::spawn_blocking(move || app.bus.close_journal(JOURNAL_CLOSE)).await;
+        let (app, inputs) = (self.app, self.inputs);
+        let closing = move || {
+            app.bus.close_journal(JOURNAL_CLOSE);
+            if inputs.is_some_and(|inputs| !inputs.close(JOURNAL_CLOSE)) {
+                tracing::warn!("the input journal's disk is slow: its last lines may be missing");
+            }
+        };
+        let _ = tokio::task::spawn_blocking(closing).await;
         open
     }
 }

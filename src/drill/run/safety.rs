@@ -428,7 +428,6 @@ async fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
 }
 
 fn leads_a_session(process: &Child) -> bool {
-    use rustix::process::{Pid, getsid};
-    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    pid.is_some_and(|pid| getsid(Some(pid)) == Ok(pid))
+    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(crate::fault::guard::leads_a_session)
 }

@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::policy::ProbeKind;
 use crate::router::{AttemptId, Engine, Failure, Input, Machine, RequestId, Sign};
 use crate::sim::arrivals::{Arrivals, Class, Coming, classes};
 use crate::sim::figures::Figures;
@@ -129,6 +130,10 @@ struct Run<'a, C> {
     asked: Ring<Asked>,
     next_request: u64,
     serving: Vec<bool>,
+    /// `probe: live`, ...
+    live: bool,
+    /// ... and all that it needs to serve again is a request.
+    wants_request: Vec<bool>,
     used: Vec<bool>,
     figures: Figures,
     checker: Option<Checker>,
@@ -159,6 +164,8 @@ impl<'a, C: Core> Run<'a, C> {
             asked: Ring::default(),
             next_request: 1,
             serving: vec![true; targets],
+            live: setup.policy.breaker.probe == ProbeKind::Live,
+            wants_request: vec![false; targets],
             used: used.collect(),
             figures: Figures::new(&setup.policy, &classes, setup.load.per_second),
             checker: setup.checks.then(|| Checker::new(Arc::clone(&setup.policy), &classes)),
@@ -200,15 +207,22 @@ impl<'a, C: Core> Run<'a, C> {
         self.arrivals.calm();
         let bound = self.now + crate::sim::verify::recovery_bound(&self.setup.policy);
         let healed = self.now;
-        if !self.until(bound, tell, |run| run.all_serve()) {
+        if !self.until(bound, tell, |run| run.still_out().next().is_none()) {
             return false;
         }
         let took = self.now.since(healed);
-        let all_serve = self.all_serve();
-        let out: Vec<usize> = (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t]).collect();
+        let out: Vec<usize> = self.still_out().collect();
+        let all_serve = out.is_empty();
         if let Some(checker) = &mut self.checker {
             checker.all_serve(self.now, all_serve, &out, took);
             checker.expect_first_choice = all_serve;
+        }
+        // Where requests are the probes, first choices get theirs in this time and their ramps begin in it.
+        if self.live {
+            let probed = self.now + crate::sim::verify::settle(&self.setup.policy);
+            if !self.until(probed, tell, |_| false) {
+                return false;
+            }
         }
         // Every route is asked a few times; ramps are over by then.
         let settle = self.now + crate::sim::verify::settle(&self.setup.policy);
@@ -228,8 +242,9 @@ impl<'a, C: Core> Run<'a, C> {
         self.until(drained, tell, |run| run.asked.len() == 0 && run.flights.len() == 0)
     }
 
-    fn all_serve(&self) -> bool {
-        self.serving.iter().zip(&self.used).all(|(serving, used)| *serving || !*used)
+    /// Targets of routes that do not serve, and need more than a request to do so.
+    fn still_out(&self) -> impl Iterator<Item = usize> {
+        (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t] && !self.wants_request[*t])
     }
 
     /// Goes on until this time, or until `enough`. False: asked to stop.
