@@ -134,7 +134,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if let Some(inputs) = &args.inputs {
         return replay::run(global, inputs, args.policy.as_deref(), args.format);
     }
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Stop::default());
     watch_signals(&stop)?;
     if let Some(seeds) = args.swarm {
         return swarm(global, &args, seeds, &stop);
@@ -149,11 +149,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         let began = Instant::now();
         let ran = run_setup(&setup, &mut |p: SimProgress| {
             progress.state(&format!("seed {} ({} of {}): {:.0} %", setup.seed, n + 1, args.seeds, p.share * 100.0));
-            !stop.load(Ordering::Relaxed)
+            !stop.asked()
         });
         if ran.stopped {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         }
         elapsed_s += began.elapsed().as_secs_f64();
         requests += ran.figures.requests;
@@ -164,11 +164,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         let setup = setup_of(&args, &plan, args.seed);
         let told = lessons::all(&setup, &mut |p| {
             progress.state(&format!("lessons: {:.0} %", p.share * 100.0));
-            !stop.load(Ordering::Relaxed)
+            !stop.asked()
         });
         let Some(told) = told else {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         };
         variants = told;
     }
@@ -194,7 +194,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 }
 
 /// Seeds that draw everything.
-fn swarm(global: &Global, args: &Args, seeds: u64, stop: &AtomicBool) -> Result<Exit> {
+fn swarm(global: &Global, args: &Args, seeds: u64, stop: &Stop) -> Result<Exit> {
     let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
     let (began, mut done) = (Instant::now(), Swarm::default());
     for n in 0..seeds {
@@ -205,10 +205,10 @@ fn swarm(global: &Global, args: &Args, seeds: u64, stop: &AtomicBool) -> Result<
             progress.finish();
             return Err(Expected::new(Exit::Bug, format!("seed {seed} drew a policy that is refused:\n{policy}"), ""));
         };
-        let ran = run_setup(&setup, &mut |_| !stop.load(Ordering::Relaxed));
+        let ran = run_setup(&setup, &mut |_| !stop.asked());
         if ran.stopped {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         }
         done.add(seed, &policy, &ran);
     }
@@ -244,8 +244,25 @@ fn list(global: &Global, format: Format) -> Exit {
     Exit::Good
 }
 
+/// Whether somebody wants this to end, and how they said so.
+#[derive(Debug, Default)]
+struct Stop {
+    asked: AtomicBool,
+    terminated: AtomicBool,
+}
+
+impl Stop {
+    fn asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    fn exit(&self) -> Exit {
+        if self.terminated.load(Ordering::Relaxed) { Exit::Terminated } else { Exit::Interrupted }
+    }
+}
+
 /// Ctrl-C and SIGTERM end the run at its next step.
-fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+fn watch_signals(stop: &Arc<Stop>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -261,10 +278,10 @@ fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
         runtime.block_on(async {
             tokio::select! {
                 _ = int.recv() => {}
-                _ = term.recv() => {}
+                _ = term.recv() => stop.terminated.store(true, Ordering::Relaxed),
             }
         });
-        stop.store(true, Ordering::Relaxed);
+        stop.asked.store(true, Ordering::Release);
     });
     Ok(())
 }

@@ -129,20 +129,24 @@ fn lost_context(case: &mut Case<'_>, rows: &[(usize, &RequestRow)], out: &mut Co
         let Some(p) = case.author(i) else { continue };
         let turns = r.turn.saturating_sub(p.turn);
         let results = case.trace.tool_results_known[i].saturating_sub(p.tool_results);
-        let lost = u64::from(turns) + u64::from(results);
+        // Without its own earlier words a model does not know what it has promised.
+        let answers = p.assistant_messages.map_or(0, |received| r.assistant_messages.saturating_sub(received));
+        let lost = u64::from(turns) + u64::from(results) + u64::from(answers);
         let entry = out.context_loss_by_intent.entry(r.intent.clone()).or_default();
         entry.0 = entry.0.max(lost);
         entry.1 += 1;
         out.context_loss_turns = out.context_loss_turns.max(lost);
         if lost > case.ev.declared.context_loss_turns {
             let text = format!(
-                "{}: {} received {} of {} turns and {} of {} tool results",
+                "{}: {} received {} of {} turns, {} of {} tool results and {} of {} earlier answers",
                 case.name_of(i),
                 p.provider,
                 p.turn,
                 r.turn,
                 p.tool_results,
-                case.trace.tool_results_known[i]
+                case.trace.tool_results_known[i],
+                r.assistant_messages - answers,
+                r.assistant_messages
             );
             case.findings.add("context_lost", text);
         }

@@ -323,6 +323,20 @@ fn lost_context_is_turns_or_tool_results_that_the_next_provider_did_not_receive(
 }
 
 #[test]
+fn an_earlier_answer_that_the_next_provider_did_not_receive_is_lost_context() {
+    let mut ev = good();
+    ev.requests[30].assistant_messages = 3;
+    ev.providers[30].assistant_messages = None;
+    assert_eq!(judge(&ev).verdict, Verdict::Pass, "a lab that does not count them says nothing");
+    ev.providers[30].assistant_messages = Some(2);
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Fail, vec!["context_lost"]));
+    assert_eq!(j.compatibility.context_loss_turns, 1);
+    let said = format!("{:?}", j.findings[0]);
+    assert!(said.contains("2 of 3 earlier answers"), "{said}");
+}
+
+#[test]
 fn bytes_and_dials_of_the_broken_region() {
     let mut ev = good();
     ev.windows[0].faults[0].at_restore = Some(Counters { down_sent: 90_007, ..Counters::default() });
