@@ -205,6 +205,21 @@ fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_wha
     assert_eq!(whole_line(&judge(&good())), None);
 }
 
+#[test]
+fn harm_stays_harm_in_a_run_whose_faults_were_lifted() {
+    use crate::drill::evidence::Spoilt;
+    let mut ev = good();
+    ev.spoilt = Some(Spoilt { code: "fault_lifted".into(), text: "seen at 7.31 s".into() });
+    (ev.requests[30].end, ev.requests[30].done_marker) = (End::Cut, false);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["fault_lifted"], Verdict::Invalid));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
+    (ev.requests[30].end, ev.requests[30].done_marker) = (End::Complete, true);
+    ev.requests[30].text.truncate(20);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["truncated_as_success", "fault_lifted"], Verdict::Fail));
+}
+
 /// Observed harm is FAIL even where the run is otherwise INVALID; but only what the lab's records prove, or the client alone.
 #[test]
 fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {

@@ -29,7 +29,7 @@ use super::judge::{Judgement, judge};
 use super::library::Found;
 use super::propose::propose;
 use super::report::{RunFacts, markdown, summary};
-use super::verdict::{Cleanup, Findings, Kept};
+use super::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::spec::drill::{DrillFile, See};
 use signals::Stops;
@@ -171,10 +171,7 @@ pub async fn execute(
     };
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
-    let judgement = match (&run.evidence.lab_lost, &run.evidence.spoilt) {
-        (None, Some(spoilt)) => unjudged(spoilt, judge(&run.evidence)),
-        _ => judge(&run.evidence),
-    };
+    let judgement = judge(&run.evidence);
     let facts = RunFacts {
         description: file.description.clone(),
         source: found.source.clone(),
@@ -197,21 +194,6 @@ pub async fn execute(
     };
     write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
     Ok(Done { evidence: run.evidence, judgement, facts })
-}
-
-/// Whatever was measured while the faults were not what was declared, it is not the gateway's doing.
-fn unjudged(spoilt: &Spoilt, judgement: Judgement) -> Judgement {
-    let mut findings = Findings::default();
-    findings.add(&spoilt.code, spoilt.text.clone());
-    let mut promises = judgement.promises;
-    for promise in &mut promises {
-        promise.verdict = Kept::NotJudged;
-        for row in &mut promise.rows {
-            row.verdict = Kept::NotJudged;
-            row.why = format!("the run says nothing ({})", spoilt.code);
-        }
-    }
-    Judgement { verdict: findings.verdict(false), findings: findings.sorted(), promises, ..judgement }
 }
 
 /// Why the lab cannot be asked any more, if it cannot. A run that has not come as far as its declaration has no summary
