@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::Global;
 use super::policy_file::{self, Content};
 use super::validate::Format;
-use crate::diag::{Diagnostic, Report, quoted, render_human, render_json};
+use crate::diag::{Diagnostic, Report, list, quoted, render_human, render_json};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::policy::Policy;
 use crate::sim::policy_tests::{Answer, Ready, run as run_test};
 use crate::spec::SpannedDoc;
-use crate::spec::policy_tests::{PolicyTest, PolicyTestsFile, moment_ms, read, series};
+use crate::spec::policy_tests::{PolicyTest, PolicyTestsFile, WORDS, moment_ms, read, series};
 use crate::units::printable;
 
 /// Words of `expect` that are no target.
@@ -94,8 +94,14 @@ fn prepare<'a>(
         let key = pointer.contains("/health/");
         let said = if key { doc.at_key(rule, pointer, message) } else { doc.at(rule, pointer, message) };
         match crate::spec::names::nearest(name, known.iter().copied()) {
-            Some(near) => said.nearest(near),
-            None => said.expected(format!("one of {}", known.join(", "))),
+            Some(near) => said
+                .label(format!("did you mean {}?", quoted(near)))
+                .nearest(near)
+                .help(format!("write {}", quoted(near))),
+            None => said
+                .label("not in the policy")
+                .expected(format!("one of {}", list(known.iter().copied(), 12)))
+                .help("correct the name, or test another policy"),
         }
     };
     let route = policy.route_named(&test.route).cloned();
@@ -114,7 +120,12 @@ fn prepare<'a>(
                 all.insert(target.id, steps);
             }
             (Ok(_), None) => {}
-            (Err(why), _) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &pointer, why)),
+            (Err(why), _) => found.push(
+                doc.at(&crate::spec::rules::WRONG_FORM, &pointer, why)
+                    .label("not a series")
+                    .expected("steps such as `up x20, slow x5, down x10`, each x one step long")
+                    .help(format!("use the words {}", list(WORDS.iter().map(|(word, _)| *word), WORDS.len()))),
+            ),
         }
     }
     let mut at_ms = Vec::new();
@@ -123,9 +134,14 @@ fn prepare<'a>(
             Ok(ms) if ms <= 31 * 86_400_000 => at_ms.push(ms),
             Ok(_) => {
                 let why = "more than 31 days after the beginning";
-                found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at(&format!("/ask/{q}/at")), why));
+                let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at(&format!("/ask/{q}/at")), why);
+                found.push(said.label("too late").help("ask sooner"));
             }
-            Err(why) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)),
+            Err(why) => found.push(
+                doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)
+                    .label("not a time")
+                    .help("count from the beginning of the test: `90s`, `12m`, `1h30m`"),
+            ),
         }
         let known = || policy.targets.iter().map(|t| t.name.as_str()).chain(NO_TARGET);
         if !known().any(|name| name == question.expect) {
@@ -134,12 +150,14 @@ fn prepare<'a>(
     }
     if !(test.requests_per_s >= 0.0 && test.requests_per_s <= 1_000.0) {
         let why = "between 0 and 1000 requests per second are played";
-        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why));
+        let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why);
+        found.push(said.label("outside").help("write a number from 0 to 1000"));
     }
     let last_ms = at_ms.iter().copied().max().unwrap_or(0);
     if test.requests_per_s * (last_ms as f64 / 1e3) > MOST_REQUESTS {
         let why = "more than five million requests until the last question: ask sooner, or let fewer flow";
-        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/ask"), why));
+        let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/ask"), why);
+        found.push(said.label("too many requests").help("lower `requests_per_s`, or ask sooner"));
     }
     match route {
         Some(route) if found.is_empty() => Ok(Ready { test, route, series: all, at_ms }),
