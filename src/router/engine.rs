@@ -66,6 +66,17 @@ impl Engine {
         self
     }
 
+    /// Another policy holds from now on: new requests go by it, those under way end by the one they began with, and what is
+    /// known of the targets that both have stays known. Its ids must continue this one's (see [`crate::policy::succeed`]).
+    pub fn succeed(&mut self, now: Ts, policy: Arc<Policy>) {
+        self.wake_targets(now);
+        self.board.succeed(now, Arc::clone(&policy));
+        self.rooms.make(policy.routes.len());
+        self.policy = policy;
+        self.room_made = true;
+        self.settle(now);
+    }
+
     /// What every target can do now, and what is under way.
     #[must_use]
     pub fn snapshot(&self, now: Ts) -> Snapshot {
@@ -83,9 +94,11 @@ impl Engine {
                 free_slots: self.board.free_slots(id),
             }
         };
+        // What is retired is told of as long as anything is under way there.
+        let told = |id: &TargetId| !self.policy.retired.targets.contains(id) || self.board.in_flight(*id) > 0;
         let committed = self.requests.values().filter(|r| matches!(r.phase, Phase::Committed(_)));
         Snapshot {
-            targets: self.policy.targets.iter().map(|t| target(t.id, &t.name)).collect(),
+            targets: self.policy.targets.iter().filter(|t| told(&t.id)).map(|t| target(t.id, &t.name)).collect(),
             requests_open: self.requests.len(),
             requests_committed: committed.count(),
             attempts_in_flight: self.attempts.len(),

@@ -44,7 +44,7 @@ pub(super) struct State {
     /// A neighbour is out: the reserve is for now.
     reserve_is_free: bool,
     /// What was last told to people.
-    told: Availability,
+    pub(super) told: Availability,
     pub(super) counters: Counters,
 }
 
@@ -64,7 +64,7 @@ pub(in crate::router) struct Board {
     /// Legal targets of each route.
     legal: Vec<Vec<TargetId>>,
     /// By target: group, standing, and when an eligible one becomes stale. `None`: nobody has said anything about records.
-    evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
+    pub(super) evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
     /// Targets whose value may have changed since the last [`Board::settle`], with the reason.
     pub(super) changed: BTreeMap<TargetId, &'static str>,
 }
@@ -76,6 +76,9 @@ impl Board {
             .routes
             .iter()
             .map(|route| {
+                if policy.retired.routes.contains(&route.id) {
+                    return Vec::new();
+                }
                 let all: BTreeSet<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
                 all.into_iter().filter(|id| route.legal(policy.target(*id))).collect()
             })
@@ -90,7 +93,8 @@ impl Board {
                 rates.push(Rate::default());
                 buckets.len() - 1
             });
-            if let Some(rate) = rates.get_mut(place) {
+            let live = !policy.retired.targets.contains(&target.id);
+            if let Some(rate) = rates.get_mut(place).filter(|_| live) {
                 rate.declare(target.capacity.requests_per_minute, target.capacity.tokens_per_minute);
             }
             let holds = |(route, legal): (&Arc<crate::policy::Route>, &Vec<TargetId>)| {
@@ -101,7 +105,7 @@ impl Board {
                 health: new_health(&policy, target),
                 bucket: BucketId(u16::try_from(place).unwrap_or(u16::MAX)),
                 probe: None,
-                used: policy.routes.iter().any(|r| r.tiers.iter().any(|tier| tier.targets.contains(&target.id))),
+                used: policy.live_routes().any(|r| r.tiers.iter().any(|tier| tier.targets.contains(&target.id))),
                 benched: false,
                 routes: policy.routes.iter().zip(&legal).filter_map(holds).collect(),
                 slots: target.capacity.slots,
@@ -402,7 +406,7 @@ impl Board {
     }
 }
 
-fn new_health(policy: &Policy, target: &Target) -> Health {
+pub(super) fn new_health(policy: &Policy, target: &Target) -> Health {
     let mut health = Health::new(policy.health, policy.breaker.half_open_successes);
     if let Some(p95) = target.capacity.p95_service_ms {
         health.set_baseline(Kind::Whole, Duration::from_millis(p95));

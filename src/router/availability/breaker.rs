@@ -95,6 +95,14 @@ impl Breaker {
         }
     }
 
+    /// Another policy holds: its figures count from now on. What was counted stays, unless it is counted over another time.
+    pub(crate) fn succeed(&mut self, settings: Settings) {
+        if settings.window != self.settings.window {
+            self.window = Window::new(settings.window);
+        }
+        self.settings = settings;
+    }
+
     /// What an attempt that begins now must carry.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch

@@ -9,4 +9,5 @@ mod properties;
 mod recovery;
 mod select;
 mod shares;
+mod succession;
 mod waiting;
