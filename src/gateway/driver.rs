@@ -374,7 +374,7 @@ impl Driver {
                 }
             }
             // No request names its conversation to the core yet, and no task reports calls.
-            Output::Calls { .. } => {}
+            Output::Calls { .. } | Output::CallsAre { .. } => {}
             Output::Note(note) => {
                 let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
                 if let Some(event) = self.event_of(note, now, request) {
