@@ -151,7 +151,7 @@ impl Engine {
         };
         self.calls_are(confirmed, CallState::Confirmed);
         if let (Arrival::Go(withhold), Some(_), false) = (&mut arrival, &facts.conversation, self.ledger_writable) {
-            *withhold = (*withhold).max(Withhold::SideEffects);
+            *withhold = (*withhold).max(Withhold::Risky);
         }
         let expired = facts.expired;
         let mut request = Request::new(facts, route, now);

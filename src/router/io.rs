@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{CallState, LedgerCall};
-use crate::policy::{DataClass, RouteId, TargetId};
+use crate::policy::{DataClass, RouteId, SideEffects, TargetId};
 use crate::units::Ts;
 
 /// One client request. Chosen by the driver, never reused.
@@ -493,10 +493,26 @@ pub enum Withhold {
     Nothing,
     /// Those for which twice is twice.
     Unkeyed,
+    /// Those of which it must be written down that they were called: keyed and unkeyed.
+    Risky,
     /// All that change something.
     SideEffects,
     /// All.
     Everything,
+}
+
+impl Withhold {
+    /// This tool, with these effects, is among them.
+    #[must_use]
+    pub fn includes(self, effects: SideEffects) -> bool {
+        match self {
+            Withhold::Nothing => false,
+            Withhold::Unkeyed => effects == SideEffects::Unkeyed,
+            Withhold::Risky => effects.risky(),
+            Withhold::SideEffects => effects != SideEffects::None,
+            Withhold::Everything => true,
+        }
+    }
 }
 
 /// What leads to a handoff: a closed list.

@@ -183,7 +183,7 @@ fn a_ledger_that_cannot_be_written_hands_out_no_call_and_then_offers_no_tool() {
         Output::Dial { withhold, .. } => Some(*withhold),
         _ => None,
     });
-    let right = [Withhold::Nothing, Withhold::SideEffects, Withhold::Nothing, Withhold::Nothing];
+    let right = [Withhold::Nothing, Withhold::Risky, Withhold::Nothing, Withhold::Nothing];
     assert_eq!(withheld.collect::<Vec<_>>(), right);
 }
 
