@@ -16,6 +16,7 @@ use super::policy_file;
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::{Gateway, Settings};
 use crate::lint::{self, World};
@@ -54,6 +55,10 @@ pub struct Args {
     /// it again.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub record_inputs: Option<PathBuf>,
+    /// Where delivered tool calls are written down, so that a repeated turn never makes one twice; `memory`: nowhere, and a
+    /// restart forgets them. Default: a file for this address below the state folder ($XDG_STATE_HOME/llmfo/ledger).
+    #[arg(long, value_name = "FILE|memory", value_hint = clap::ValueHint::FilePath)]
+    pub ledger: Option<PathBuf>,
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
@@ -104,6 +109,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         _ => PathBuf::from("."),
     };
     credentials(&policy, &chosen.path)?;
+    let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
         policy: Arc::new(policy),
         folder,
@@ -115,6 +121,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
         inputs: args.record_inputs.clone(),
+        ledger: Arc::new(ledger),
         limits: ListenerLimits::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -181,12 +188,29 @@ fn credentials(policy: &Policy, chosen: &Path) -> Result<()> {
     }
 }
 
+fn ledger_place(args: &Args, policy: &Path) -> Result<Place> {
+    Ok(match &args.ledger {
+        Some(named) if named.as_os_str() == "memory" => Place::Memory,
+        Some(named) => Place::File(named.clone()),
+        None => Place::File(super::ledger::default_file(args.listen, policy)?),
+    })
+}
+
+/// For people and machines.
+fn ledger_named(place: &Place) -> String {
+    match place {
+        Place::File(path) => crate::units::printable(&path.display().to_string(), 300),
+        Place::Memory => "memory".to_owned(),
+    }
+}
+
 async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
     let mut signals =
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
+    let ledger = ledger_named(settings.ledger.place());
     let gateway = Gateway::start(settings).await?;
-    announce(global, args, chosen, &policy, &gateway);
+    announce(global, args, chosen, &policy, &ledger, &gateway);
     let orphaned = stdin_end(args.exit_with_stdin);
     let drain = tokio::select! {
         _ = signals.next() => Duration::from_secs(args.drain_s),
@@ -247,7 +271,14 @@ fn load(global: &Global, path: &Path) -> Result<Policy> {
     }
 }
 
-fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: &Policy, gateway: &Gateway) {
+fn announce(
+    global: &Global,
+    args: &Args,
+    chosen: &policy_file::Chosen,
+    policy: &Policy,
+    ledger: &str,
+    gateway: &Gateway,
+) {
     match args.format {
         Format::Json => {
             let line = serde_json::json!({
@@ -257,6 +288,7 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
                 "admin": gateway.admin.to_string(),
                 "policy": policy.version,
                 "policy_sha256": policy.sha256,
+                "ledger": ledger,
             });
             global.term.out(&line.to_string());
         }
@@ -265,7 +297,8 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
             let path = crate::units::printable(&chosen.path.display().to_string(), 300);
             let version = crate::units::printable(&policy.version, 100);
             global.term.out(&format!(
-                "policy  {path}{how}, version {version}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                "policy  {path}{how}, version {version}\nledger  {ledger}{}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                if ledger == "memory" { ": a restart forgets which calls were delivered" } else { "" },
                 gateway.listen, gateway.admin
             ));
         }

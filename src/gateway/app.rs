@@ -12,6 +12,8 @@ use tokio::task::AbortHandle;
 
 use super::bus::{Bus, unix_ms};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
+use super::ledger::Ledger;
+use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
 use super::{intake, probe};
@@ -21,7 +23,7 @@ use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
 use crate::router::decision::{DecisionRecord, Outcome};
-use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, PairLabels, TargetLabels};
+use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, KindLabels, PairLabels, RouteLabels, TargetLabels};
 use crate::telemetry::{Journal, Metrics};
 
 /// Decision records kept for `/decisions/<id>`.
@@ -39,6 +41,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Events.
     pub bus: Bus,
+    /// What is written down about tool calls.
+    pub ledger: Arc<Ledger>,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -54,6 +58,7 @@ pub struct App {
     requests: AtomicU64,
     decisions: Mutex<VecDeque<(String, Arc<serde_json::Value>)>>,
     totals: Mutex<std::collections::BTreeMap<&'static str, u64>>,
+    told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
 }
 
@@ -73,6 +78,7 @@ impl App {
         folder: &Path,
         seed: u64,
         journal: Option<Journal>,
+        ledger: Arc<Ledger>,
         make: MakeCore,
     ) -> Result<Arc<App>> {
         let targets = Targets::new(&policy, folder)?;
@@ -87,7 +93,10 @@ impl App {
         Ok(Arc::new_cyclic(|me: &Weak<App>| {
             let watcher: Weak<dyn Watcher> = me.clone();
             App {
-                driver: Arc::new(Driver::new(anchor, Arc::clone(&policy), seed, make, watcher)),
+                driver: Arc::new(
+                    Driver::new(anchor, Arc::clone(&policy), seed, make, watcher).with_ledger(Arc::clone(&ledger)),
+                ),
+                ledger,
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),
@@ -100,6 +109,7 @@ impl App {
                 requests: AtomicU64::new(0),
                 decisions: Mutex::new(VecDeque::new()),
                 totals: Mutex::new(std::collections::BTreeMap::new()),
+                told_unledgered: Mutex::default(),
                 me: me.clone(),
                 policy,
             }
@@ -137,8 +147,53 @@ impl App {
         Metrics::kind(&self.metrics.upstream_connects, &self.target_name(target), kind);
     }
 
+    /// Calls came with a key of the model's own, which was overwritten.
+    pub fn keys_overwritten(&self, target: TargetId, n: u64) {
+        if n > 0 {
+            let labels = KindLabels { target: self.target_name(target), kind: "key_overwritten".to_owned() };
+            self.metrics.anomalies.get_or_create_owned(&labels).inc_by(n);
+        }
+    }
+
+    /// Takes the ledger's numbers over into the metrics.
+    pub fn count_ledger(&self) {
+        let (shown, m) = (self.ledger.shown(), &self.metrics);
+        let pairs = [
+            (&shown.calls, &m.ledger_calls),
+            (&shown.groups, &m.ledger_writes),
+            (&shown.busy_us, &m.ledger_busy_us),
+            (&shown.failures, &m.ledger_failures),
+            (&shown.lost, &m.ledger_lost),
+        ];
+        for (from, to) in pairs {
+            to.inner().store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        m.ledger_writable.set(i64::from(!self.ledger.failing()));
+    }
+
+    /// Calls went out that no ledger can recognise again. People hear of it once per route.
+    pub fn unledgered(&self, route: &str, calls: usize) {
+        let labels = RouteLabels { route: route.to_owned() };
+        self.metrics.unledgered_calls.get_or_create(&labels).inc_by(calls as u64);
+        let new = self.told_unledgered.lock().unwrap_or_else(PoisonError::into_inner).insert(route.to_owned());
+        if new {
+            let name = crate::units::printable(route, 60);
+            Watcher::event(
+                self,
+                Event::Alert {
+                    target: None,
+                    reason: "no_conversation".to_owned(),
+                    text: format!(
+                        "route {name}: tools that change something are called without x-llmfo-conversation; a repeated request \
+                         would run them once more"
+                    ),
+                },
+            );
+        }
+    }
+
     /// An answer is complete.
-    pub fn ended(&self, route: &str, target: TargetId, ended: &Ended) {
+    pub fn ended(&self, route: &str, target: TargetId, calls: Calls, ended: &Ended) {
         let name = self.target_name(target);
         for anomaly in &ended.anomalies {
             Metrics::kind(&self.metrics.anomalies, &name, anomaly.name());
@@ -146,6 +201,9 @@ impl App {
         if ended.tool_calls > 0 {
             let labels = PairLabels { route: route.to_owned(), target: name.clone() };
             self.metrics.tool_calls.get_or_create(&labels).inc_by(ended.tool_calls as u64);
+            if calls == Calls::Unledgered {
+                self.unledgered(route, ended.tool_calls);
+            }
         }
         if let Some(usage) = ended.usage {
             for (kind, n) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {

@@ -4,8 +4,8 @@
 //! lock, so that they leave in the order in which they were decided: commands to the task of their request, probes to tasks
 //! of their own, notes to the event bus. No chunk of a body and no I/O ever waits for this lock.
 //!
-//! The channel of a request is bounded by what the core may say about one request: each dial may be followed by one cancel,
-//! then come one delivery or reply, one break, and one abort of the driver's own.
+//! The channel of a request is bounded by what the core may say about one request: each dial may be followed by its calls and
+//! one cancel, then come one delivery or reply, one break, and one abort of the driver's own.
 //!
 //! If the core panics it is rebuilt from the policy. Requests under way get a controlled error, attempts of the old core are
 //! told apart by their epoch and ignored, and the event `core_rebuilt` and a metric say so.
@@ -18,13 +18,20 @@ use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use super::bus::unix_ms;
+use super::ledger::row::{Change, stand_in};
+use super::ledger::{Ledger, Written, stamp};
 use super::pause::CoreTime;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
 use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
-use crate::router::{AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, Reply, RequestId, Sign, Usage};
+use crate::router::{
+    AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign, Usage,
+    Withhold,
+};
 use crate::units::Ts;
+use crate::wire::Stamp;
 
 /// What the driver needs of a core beside its contract. Tests bring their own.
 pub trait Core: Machine + Send {
@@ -59,6 +66,23 @@ pub enum Cmd {
         limits: Limits,
         /// On a new connection.
         fresh: bool,
+        /// Beside the one under way.
+        hedge: bool,
+        /// Ask for no more output tokens than this.
+        max_output_tokens: Option<u64>,
+        /// Tools that must not be offered.
+        withhold: Withhold,
+    },
+    /// The calls of this attempt, as the client must see them, once they are written down.
+    Calls {
+        /// Which attempt.
+        key: AttemptKey,
+        /// In the order of the answer.
+        stamps: Vec<Stamp>,
+        /// How many had a key of the model's own, which was overwritten.
+        overwritten: u64,
+        /// When they are durable.
+        written: Written,
     },
     /// Stop this attempt.
     Cancel(AttemptKey),
@@ -127,6 +151,7 @@ pub struct Driver {
     state: Mutex<State>,
     timer: Notify,
     watcher: Weak<dyn Watcher>,
+    ledger: Option<Arc<Ledger>>,
 }
 
 struct State {
@@ -138,6 +163,8 @@ struct State {
     /// What the timer task waits for.
     armed: Option<Ts>,
     time: CoreTime,
+    /// Arguments of the calls that the core is being told about: it holds none.
+    texts: Vec<String>,
 }
 
 impl State {
@@ -176,8 +203,15 @@ impl Driver {
             attempts: BTreeMap::new(),
             armed: None,
             time: CoreTime::new(anchor),
+            texts: Vec::new(),
         };
-        Driver { policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher }
+        Driver { policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None }
+    }
+
+    /// The same, with a ledger that is written down.
+    #[must_use]
+    pub fn with_ledger(self, ledger: Arc<Ledger>) -> Driver {
+        Driver { ledger: Some(ledger), ..self }
     }
 
     /// Now, on the core's time line: without the pauses of this process.
@@ -193,7 +227,11 @@ impl Driver {
     /// A request has come. Its commands arrive at the ticket.
     pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
         let dials = usize::try_from(self.policy.route(facts.route).max_attempts).unwrap_or(usize::MAX);
-        let (to, commands) = mpsc::channel(dials.saturating_mul(2).saturating_add(8).min(1024));
+        let (to, commands) = mpsc::channel(dials.saturating_mul(3).saturating_add(8).min(1024));
+        if let (Some(ledger), Some(said)) = (&self.ledger, &facts.conversation) {
+            let route = &self.policy.route(facts.route).name;
+            ledger.seen(&said.client, route, &said.id, said.turn, said.history_version);
+        }
         let mut state = self.lock();
         let id = RequestId(state.next_request);
         state.next_request += 1;
@@ -228,11 +266,29 @@ impl Driver {
         self.report(key, Input::Broke { attempt: key.id, failure, reused });
     }
 
+    /// The answer of this attempt calls tools: tool and arguments of each. [`Cmd::Calls`] follows, or the attempt's end.
+    pub fn calls(&self, key: AttemptKey, calls: Vec<(String, String)>) {
+        let (calls, texts): (Vec<ProposedCall>, Vec<String>) =
+            calls.into_iter().map(|(tool, text)| (ProposedCall { tool, arguments: stand_in(&text) }, text)).unzip();
+        self.report_with(key, Input::Calls { attempt: key.id, calls }, texts);
+    }
+
+    /// The ledger can be written to again, or cannot any more.
+    pub fn ledger_writable(&self, writable: bool) {
+        let over = self.step(self.lock(), Input::LedgerWritable { writable }, None);
+        self.after(over);
+    }
+
     fn report(&self, key: AttemptKey, input: Input) {
-        let state = self.lock();
+        self.report_with(key, input, Vec::new());
+    }
+
+    fn report_with(&self, key: AttemptKey, input: Input, texts: Vec<String>) {
+        let mut state = self.lock();
         if state.epoch != key.epoch {
             return;
         }
+        state.texts = texts;
         let about = match state.attempts.get(&key.id) {
             Some(Owner::Request(id)) => Some(*id),
             _ => None,
@@ -344,10 +400,10 @@ impl Driver {
     ) {
         let epoch = state.epoch;
         match output {
-            Output::Dial { request, attempt, target, limits, fresh, .. } => {
+            Output::Dial { request, attempt, target, limits, fresh, hedge, max_output_tokens, withhold, .. } => {
                 state.attempts.insert(attempt, Owner::Request(request));
                 let key = AttemptKey { epoch, id: attempt };
-                tell(state, request, Cmd::Dial { key, target, limits, fresh });
+                tell(state, request, Cmd::Dial { key, target, limits, fresh, hedge, max_output_tokens, withhold });
             }
             Output::Probe { attempt, target, limits } => {
                 if let Some(watcher) = self.watcher.upgrade() {
@@ -367,14 +423,36 @@ impl Driver {
                 tell(state, request, Cmd::Deliver { key: AttemptKey { epoch, id: attempt }, attempts, degraded });
             }
             Output::Reply { request, reply, attempts } => tell(state, request, Cmd::Reply { reply, attempts }),
-            Output::Break { request, attempt: _, class } => tell(state, request, Cmd::Break(class)),
+            Output::Break { request, attempt, class } => {
+                state.attempts.remove(&attempt);
+                tell(state, request, Cmd::Break(class));
+            }
             Output::Done { request, record } => {
                 if let Some(slot) = state.requests.remove(&request) {
                     over.push((slot.meta, *record));
                 }
             }
-            // No request names its conversation to the core yet, and no task reports calls.
-            Output::Calls { .. } => {}
+            Output::Calls { request, attempt, place, calls } => {
+                let key = AttemptKey { epoch, id: attempt };
+                let texts = std::mem::take(&mut state.texts);
+                let (stamps, rows, overwritten) = stamp::stamps(&self.policy, place.as_ref(), calls, texts);
+                // In the core's order, and before anybody else can be answered with them.
+                let written = match &self.ledger {
+                    Some(ledger) if !rows.is_empty() => {
+                        let needed = rows.iter().any(|row| row.side_effects.risky());
+                        ledger.write(rows, needed)
+                    }
+                    _ => Written::nothing(),
+                };
+                tell(state, request, Cmd::Calls { key, stamps, overwritten, written });
+            }
+            Output::CallsAre { calls, state: now } => {
+                for call_id in calls {
+                    if let Some(ledger) = &self.ledger {
+                        ledger.later(Change::State { call_id, state: now, at_unix_ms: unix_ms() });
+                    }
+                }
+            }
             Output::Note(note) => {
                 let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
                 if let Some(event) = self.event_of(note, now, request) {

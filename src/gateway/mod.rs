@@ -5,7 +5,7 @@
 //!                        |  ^ commands
 //!              what it saw  |
 //!                        v  |
-//!                      driver (the only clock) -> core
+//!                      driver (the only clock) -> core, ledger on disk
 //!                        |
 //!                        v
 //!               bus -> /events, journal; metrics; decisions
@@ -21,6 +21,7 @@ mod driver_tests;
 pub mod front;
 pub mod http;
 pub mod intake;
+pub mod ledger;
 pub mod listener;
 mod pause;
 mod peer;
@@ -46,6 +47,7 @@ use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
+use ledger::{Ledger, Place};
 use listener::ListenerLimits;
 
 /// How a gateway is started.
@@ -65,6 +67,8 @@ pub struct Settings {
     pub journal: Option<JournalSettings>,
     /// The input journal, opt-in.
     pub inputs: Option<PathBuf>,
+    /// What is written down about tool calls. `Ledger::start` opens it.
+    pub ledger: Arc<Ledger>,
     /// Limits of the public listener.
     pub limits: ListenerLimits,
 }
@@ -91,6 +95,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// What is left for the error events of cut streams to reach their clients, and for connections to close.
 const AFTER_ABORT: Duration = Duration::from_secs(1);
+/// Longest wait for the ledger's.
+const LEDGER_CLOSE: Duration = Duration::from_secs(2);
 /// Longest wait for the journal's disk.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(2);
 
@@ -100,7 +106,7 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, inputs, limits } = settings;
+        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, limits } = settings;
         for (flag, address) in [("--listen", listen), ("--admin", admin)] {
             if !address.ip().is_loopback() {
                 return Err(Expected::usage(
@@ -116,20 +122,43 @@ impl Gateway {
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
         let closing = recorder.clone();
+        // Read once before anything is served: a damaged row is a reason not to start.
+        let known = ledger.load().map_err(|why| match ledger.place() {
+            Place::File(path) => ledger::disk::NotOpened::Unreadable(why).told(path),
+            Place::Memory => Expected::could_not(why, ""),
+        })?;
+        let (first, remembering) = (std::sync::Mutex::new(Some(known)), Arc::clone(&ledger));
         let make = Box::new(move |seed| -> Box<dyn driver::Core> {
-            let engine = Engine::new(Arc::clone(&core), seed).without_hedges();
+            let engine = Engine::new(Arc::clone(&core), seed);
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
                 Some(recorder) => Box::new(record::Recorded::new(engine, &core, seed, recorder)),
                 None => Box::new(engine),
             };
             made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
+            let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
+            let known = known.map_or_else(|| remembering.load().unwrap_or_default(), |known| known);
+            if !known.is_empty() {
+                made.handle(Ts::ZERO, Input::Ledger { conversations: known });
+            }
+            if remembering.failing() {
+                made.handle(Ts::ZERO, Input::LedgerWritable { writable: false });
+            }
             made
         });
-        let app = App::new(Arc::clone(&policy), &folder, seed, journal, make)?;
+        let app = App::new(Arc::clone(&policy), &folder, seed, journal, Arc::clone(&ledger), make)?;
+        let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
+        // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
+        ledger.on_change(Box::new(move |_| {
+            if let Some(app) = told.upgrade() {
+                runtime.spawn(async move { app.driver.ledger_writable(!app.ledger.failing()) });
+            }
+        }));
         let front_listener = bind("--listen", listen).await?;
         let admin_listener = bind("--admin", admin).await?;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&front_listener, listen), address(&admin_listener, admin));
+        ledger.used_by(std::process::id(), admin);
         app.bus.publish(Event::Started {
             policy: policy.version.clone(),
             policy_sha256: policy.sha256.clone(),
@@ -155,7 +184,10 @@ impl Gateway {
             admin_stopped,
             Default::default(),
             ids,
-            move |request, _, id: String| std::future::ready(admin::handle(&serving, &request, &id)),
+            move |request, _, id: String| {
+                let app = Arc::clone(&serving);
+                async move { admin::handle(&app, &request, &id).await }
+            },
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         for target in &policy.targets {
@@ -195,6 +227,7 @@ impl Gateway {
         let (app, inputs) = (self.app, self.inputs);
         let closing = move || {
             app.bus.close_journal(JOURNAL_CLOSE);
+            app.ledger.close(LEDGER_CLOSE);
             if inputs.is_some_and(|inputs| !inputs.close(JOURNAL_CLOSE)) {
                 tracing::warn!("the input journal's disk is slow: its last lines may be missing");
             }

@@ -14,7 +14,7 @@ use super::driver::AttemptKey;
 use super::relay::attempt::{Attempt, Broke, Plan, Step};
 use super::targets::Dialable;
 use crate::policy::TargetId;
-use crate::router::{Failure, Limits};
+use crate::router::{Failure, Limits, Withhold};
 use crate::telemetry::Metrics;
 use crate::wire::{ErrorObject, StreamSettings};
 
@@ -34,7 +34,7 @@ pub fn body(model: &str, limit: &str) -> Bytes {
 }
 
 /// The limit's two names; a target that refuses one is asked with the other.
-const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+pub(super) const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 /// The error says that this name is not known there.
 fn refuses(error: &ErrorObject, name: &str) -> bool {
@@ -96,6 +96,8 @@ async fn ask(
         limits,
         // A probe must not fail over a connection that is merely old.
         fresh: true,
+        stamp_calls: false,
+        withhold: Withhold::Nothing,
         stream: Some(StreamSettings { secrets: secrets.clone(), ..StreamSettings::default() }),
         secrets,
     };
@@ -107,6 +109,8 @@ async fn ask(
                 app.driver.connected(key);
             }
             Step::Sign(sign) => app.driver.sign(key, sign),
+            // A probe offers no tools and asks for no stamps.
+            Step::Calls(_) => {}
             Step::Commit => app.driver.committed(key),
             Step::Out(_) => {}
             Step::Ended(ended) => {

@@ -172,7 +172,7 @@ impl Recorded {
     #[must_use]
     pub fn new(engine: Engine, policy: &Policy, seed: u64, recorder: Recorder) -> Recorded {
         let policy_sha256 = policy.sha256.clone();
-        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: false }).ok());
+        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: true }).ok());
         Recorded { engine, recorder, seq: 0 }
     }
 }

@@ -1,10 +1,10 @@
 //! What the end of an attempt, or of the client's patience, does to its request.
 
 use super::availability::{Kind, Whose};
-use super::classify::{Class, Verdict, classify};
+use super::classify::{Class, UNWRITABLE, Verdict, classify};
 use super::decision::{Note, Outcome};
 use super::engine::Engine;
-use super::io::{AttemptId, Failure, Output, Reply, RequestId, Sign, Usage};
+use super::io::{AttemptId, Failure, HandoffCause, Output, Reply, RequestId, Sign, Usage};
 use super::request::{Attempt, How, Owner, Phase, timed_out};
 use super::select::{Plan, expected_tokens};
 use crate::policy::TargetId;
@@ -24,16 +24,11 @@ impl Engine {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.commit(attempt);
         let (attempts, degraded) = (request.dials(), request.degraded);
-        if request.calls
-            && let Some(said) = &request.facts.conversation
-        {
-            self.ledger.deliver(now, request.facts.route, said);
-        }
         self.out.push_back(Output::Deliver { request: id, attempt, attempts, degraded });
     }
 
     /// Stops an attempt that nobody needs any more. It says nothing about its target.
-    fn cancel_neutrally(&mut self, now: Ts, request: RequestId, id: AttemptId, why: &'static str) {
+    pub(super) fn cancel_neutrally(&mut self, now: Ts, request: RequestId, id: AttemptId, why: &'static str) {
         let Some(attempt) = self.take_attempt(id) else { return };
         self.out.push_back(Output::Cancel { attempt: id });
         if attempt.live {
@@ -134,10 +129,23 @@ impl Engine {
         self.alert(attempt.target, &verdict, benched);
         let Some(state) = self.requests.get_mut(&request) else { return };
         let other = state.other(id);
+        let mine = state.calls == Some(id);
+        let unwritable = mine && verdict.reason == UNWRITABLE;
         state.end(id, now, verdict.class, verdict.reason, verdict.silent);
+        // Nothing of the calls has reached the client.
+        if mine && (unwritable || attempt.committed.is_none()) {
+            self.retract(request);
+        }
         if attempt.committed.is_some() {
             self.out.push_back(Output::Break { request, attempt: id, class: verdict.class });
             return self.done(now, request, Outcome::BrokenAfterCommit);
+        }
+        if unwritable {
+            if let Some(other) = other {
+                self.cancel_neutrally(now, request, other, "not_needed");
+            }
+            let why = "its answer calls a tool that changes something, and the ledger cannot be written to".to_owned();
+            return self.hand_off(now, request, HandoffCause::LedgerUnwritable, why);
         }
         if verdict.class.returned_as_it_is() {
             if let Some(other) = other {
@@ -147,7 +155,9 @@ impl Engine {
         }
         if let Some(other) = other {
             // The one beside it goes on.
-            state.phase = Phase::Trying(other, None);
+            if let Some(state) = self.requests.get_mut(&request) {
+                state.phase = Phase::Trying(other, None);
+            }
             return;
         }
         if stale && let Some(plan) = self.fresh_plan(now, request, &attempt) {
@@ -180,6 +190,7 @@ impl Engine {
 
     pub(super) fn client_gone(&mut self, now: Ts, id: RequestId, stalled: bool) {
         let Some(request) = self.requests.get(&id) else { return };
+        let committed = matches!(request.phase, Phase::Committed(_));
         let under_way = match request.phase {
             Phase::Trying(first, second) => [Some(first), second],
             Phase::Committed(attempt) => [Some(attempt), None],
@@ -205,6 +216,9 @@ impl Engine {
             if let Some(request) = self.requests.get_mut(&id) {
                 request.end(attempt_id, now, verdict.class, verdict.reason, verdict.silent);
             }
+        }
+        if !committed {
+            self.retract(id);
         }
         self.done(now, id, Outcome::ClientGone);
     }

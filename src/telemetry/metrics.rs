@@ -153,6 +153,20 @@ pub struct Metrics {
     pub anomalies: Family<KindLabels, Counter>,
     /// Tool calls in completed answers.
     pub tool_calls: Family<PairLabels, Counter>,
+    /// Tool calls of requests that offer a risky tool and name no conversation: no ledger can recognise a repeat of theirs.
+    pub unledgered_calls: Family<RouteLabels, Counter>,
+    /// Calls written into the ledger.
+    pub ledger_calls: Counter,
+    /// Groups of changes written into the ledger, each with one wait for the disk.
+    pub ledger_writes: Counter,
+    /// Time spent writing the ledger, in microseconds.
+    pub ledger_busy_us: Counter,
+    /// Times that the ledger could not be written.
+    pub ledger_failures: Counter,
+    /// Changes that the ledger has lost while it could not be written.
+    pub ledger_lost: Counter,
+    /// 1 while the ledger can be written.
+    pub ledger_writable: Gauge,
     /// Tokens that targets reported, by target and kind (`input`, `output`).
     pub tokens: Family<KindLabels, Counter>,
     /// Journal lines lost.
@@ -199,6 +213,13 @@ impl Metrics {
             anomalies: Family::default(),
             tool_calls: Family::default(),
             tokens: Family::default(),
+            unledgered_calls: Family::default(),
+            ledger_calls: Counter::default(),
+            ledger_writes: Counter::default(),
+            ledger_busy_us: Counter::default(),
+            ledger_failures: Counter::default(),
+            ledger_lost: Counter::default(),
+            ledger_writable: Gauge::default(),
             journal_dropped: Counter::default(),
             core_rebuilds: Counter::default(),
             registry: Registry::default(),
@@ -238,6 +259,17 @@ impl Metrics {
         r.register("stream_anomalies", "Complete but unusual answers", m.anomalies.clone());
         r.register("tool_calls", "Tool calls in completed answers", m.tool_calls.clone());
         r.register("tokens", "Tokens that targets reported", m.tokens.clone());
+        r.register(
+            "unledgered_tool_calls",
+            "Tool calls of requests that offer a tool which must not run twice and name no conversation",
+            m.unledgered_calls.clone(),
+        );
+        r.register("ledger_calls", "Tool calls written into the ledger", m.ledger_calls.clone());
+        r.register("ledger_writes", "Groups of changes written into the ledger", m.ledger_writes.clone());
+        r.register("ledger_busy_microseconds", "Time spent writing the ledger", m.ledger_busy_us.clone());
+        r.register("ledger_failures", "Times that the ledger could not be written", m.ledger_failures.clone());
+        r.register("ledger_lost", "Changes lost while the ledger could not be written", m.ledger_lost.clone());
+        r.register("ledger_writable", "1 while the ledger can be written, else 0", m.ledger_writable.clone());
         r.register("journal_dropped", "Journal lines that were dropped", m.journal_dropped.clone());
         r.register("core_rebuilds", "Times the core panicked and was rebuilt", m.core_rebuilds.clone());
         let policy: Family<PolicyLabels, Gauge> = Family::default();

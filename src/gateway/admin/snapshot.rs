@@ -8,6 +8,7 @@ use serde_json::{Value, json as value};
 use super::super::app::App;
 use super::super::driver::state_name;
 use super::super::http::{Answer, json};
+use super::super::ledger::Place;
 use super::super::targets::{REACHABLE, Seen};
 use crate::policy::TargetId;
 use crate::router::decision::{Availability, TargetSnapshot};
@@ -40,6 +41,14 @@ pub fn snapshot(app: &App) -> Value {
             "committed": core.requests_committed,
             "by_outcome": app.totals(),
             "queued": app.policy.routes.iter().zip(&core.queued).map(|(r, n)| (r.name.clone(), value!(n))).collect::<serde_json::Map<_, _>>(),
+        },
+        "ledger": {
+            "file": match app.ledger.place() {
+                Place::File(path) => Some(crate::units::printable(&path.display().to_string(), 300)),
+                Place::Memory => None,
+            },
+            "writable": !app.ledger.failing(),
+            "unconfirmed": core.unconfirmed_calls,
         },
         "emergency": core.emergency,
         "attempts": { "in_flight": core.attempts_in_flight, "total": attempts },

@@ -5,6 +5,7 @@ mod degradation;
 mod flow;
 mod half_open;
 mod hedging;
+mod ledger;
 mod properties;
 mod recovery;
 mod select;

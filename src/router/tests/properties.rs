@@ -292,7 +292,7 @@ impl Checker {
                     self.out_of_service.insert(*target);
                 }
             }
-            Output::Calls { .. } => panic!("nobody proposed a call"),
+            Output::Calls { .. } | Output::CallsAre { .. } => panic!("nobody proposed a call"),
             Output::Note(_) => {}
         }
     }
