@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::signals::Signals;
+use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
@@ -32,8 +32,10 @@ Examples:
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGTERM, SIGINT, SIGHUP and SIGQUIT drain: not ready at once, no new connections, open requests finish within --drain-s, then
-end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
+SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a
+log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not
+ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at
+once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -65,6 +67,9 @@ pub struct Args {
     /// Seed of everything that is drawn at random. Default: from the clock.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Let SIGHUP put a policy with a lower serial in the place of one with a higher.
+    #[arg(long)]
+    pub allow_rollback: bool,
     /// Seconds that open requests have to finish when it is stopped.
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub drain_s: u64,
@@ -209,12 +214,17 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
     let ledger = ledger_named(settings.ledger.place());
-    let gateway = Gateway::start(settings).await?;
+    let mut gateway = Gateway::start(settings).await?;
     announce(global, args, chosen, &policy, &ledger, &gateway);
-    let orphaned = stdin_end(args.exit_with_stdin);
-    let drain = tokio::select! {
-        _ = signals.next() => Duration::from_secs(args.drain_s),
-        Ok(()) = orphaned => ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+    let mut orphaned = stdin_end(args.exit_with_stdin);
+    let drain = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop(_) => break Duration::from_secs(args.drain_s),
+                Asked::Reload => reload(global, args, chosen, &mut gateway),
+            },
+            Ok(()) = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+        }
     };
     let open = gateway.open();
     if open > 0 && !global.quiet {
@@ -227,8 +237,40 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
             }
             Ok(Exit::Good)
         }
-        exit = signals.next() => Ok(exit),
+        exit = signals.stop() => Ok(exit),
     }
+}
+
+/// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
+fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
+    match again(global, args, chosen, gateway) {
+        Ok(None) => tracing::info!("the policy is as before; nothing was reloaded"),
+        Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
+        Err(why) => {
+            tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
+            gateway.refused(&why.what);
+        }
+    }
+}
+
+/// Puts the file's policy in the place of the one that holds; its version, unless it is the same.
+fn again(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) -> Result<Option<String>> {
+    let policy = load(global, &chosen.path)?;
+    let holds = gateway.policy();
+    credentials(&policy, &chosen.path)?;
+    if let (Some(serial), Some(before)) = (policy.serial, holds.serial)
+        && serial < before
+        && !args.allow_rollback
+    {
+        return Err(Expected::usage(
+            format!("serial {serial} is lower than {before}, which holds"),
+            "give the file a higher serial, or start with --allow-rollback",
+        ));
+    }
+    let version = crate::units::printable(&policy.version, 100);
+    let same = policy.sha256 == holds.sha256;
+    gateway.reload(policy)?;
+    Ok((!same).then_some(version))
 }
 
 /// Resolves when standard input ends; never if that is not wanted.

@@ -1,9 +1,9 @@
 //! What all parts of a running gateway share, and what it does with what the driver tells.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
@@ -31,8 +31,9 @@ pub const DECISIONS_KEPT: usize = 2048;
 
 /// The shared state of a running gateway.
 pub struct App {
-    /// The policy.
-    pub policy: Arc<Policy>,
+    policy: RwLock<Arc<Policy>>,
+    /// Where the policy lies: files that it names are looked for beside it.
+    pub folder: PathBuf,
     /// The core's driver.
     pub driver: Arc<Driver>,
     /// Clients and secrets.
@@ -64,7 +65,7 @@ pub struct App {
 
 impl std::fmt::Debug for App {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("App").field("policy", &self.policy.version).finish_non_exhaustive()
+        f.debug_struct("App").field("policy", &self.policy().version).finish_non_exhaustive()
     }
 }
 
@@ -111,9 +112,21 @@ impl App {
                 totals: Mutex::new(std::collections::BTreeMap::new()),
                 told_unledgered: Mutex::default(),
                 me: me.clone(),
-                policy,
+                policy: RwLock::new(policy),
+                folder: folder.to_owned(),
             }
         }))
+    }
+
+    /// The policy that holds now. Who needs it more than once takes it once.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Another policy holds from now on.
+    pub(super) fn hold(&self, policy: Arc<Policy>) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
     }
 
     /// An id for a request, unique across restarts as far as it matters.
@@ -125,7 +138,7 @@ impl App {
     #[must_use]
     pub fn expired(&self) -> bool {
         let now = i64::try_from(unix_ms() / 1000).unwrap_or(i64::MAX);
-        self.policy.expires_unix_s.is_some_and(|at| now >= at)
+        self.policy().expires_unix_s.is_some_and(|at| now >= at)
     }
 
     /// A target's name.
@@ -362,7 +375,7 @@ impl Watcher for App {
     fn rebuilt(&self, requests: u64) {
         tracing::error!(requests, "the core panicked; it was rebuilt from the policy");
         self.metrics.core_rebuilds.inc();
-        for target in &self.policy.targets {
+        for target in self.policy().live_targets() {
             self.metrics.state(&target.name, "serving");
         }
         self.bus.publish(Event::CoreRebuilt { requests });

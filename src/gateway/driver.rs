@@ -27,8 +27,8 @@ use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
 use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
 use crate::router::{
-    AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign, Usage,
-    Withhold,
+    AttemptId, Engine, Evidence, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign,
+    Usage, Withhold,
 };
 use crate::units::Ts;
 use crate::wire::Stamp;
@@ -37,11 +37,18 @@ use crate::wire::Stamp;
 pub trait Core: Machine + Send {
     /// What every target can do now, and what is under way.
     fn snapshot(&self, now: Ts) -> Snapshot;
+
+    /// Another policy holds from now on. Its ids continue those of the one that held.
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>);
 }
 
 impl Core for Engine {
     fn snapshot(&self, now: Ts) -> Snapshot {
         Engine::snapshot(self, now)
+    }
+
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>) {
+        Engine::succeed(self, now, Arc::clone(policy));
     }
 }
 
@@ -140,12 +147,11 @@ pub trait Watcher: Send + Sync {
     fn rebuilt(&self, requests: u64);
 }
 
-/// Makes a core; called again after a panic, with another seed.
-pub type MakeCore = Box<dyn Fn(u64) -> Box<dyn Core> + Send + Sync>;
+/// Makes a core for a policy; called again after a panic, with another seed and the policy that holds by then.
+pub type MakeCore = Box<dyn Fn(u64, &Arc<Policy>) -> Box<dyn Core> + Send + Sync>;
 
 /// The driver.
 pub struct Driver {
-    policy: Arc<Policy>,
     seed: u64,
     make: MakeCore,
     state: Mutex<State>,
@@ -156,6 +162,7 @@ pub struct Driver {
 
 struct State {
     core: Box<dyn Core>,
+    policy: Arc<Policy>,
     epoch: u32,
     next_request: u64,
     requests: BTreeMap<RequestId, Slot>,
@@ -194,9 +201,10 @@ impl Driver {
     /// A driver of a new core. Times count from `anchor`. The watcher is held weakly: it owns the driver.
     #[must_use]
     pub fn new(anchor: Instant, policy: Arc<Policy>, seed: u64, make: MakeCore, watcher: Weak<dyn Watcher>) -> Driver {
-        let core = make(seed);
+        let core = make(seed, &policy);
         let state = State {
             core,
+            policy,
             epoch: 0,
             next_request: 1,
             requests: BTreeMap::new(),
@@ -205,7 +213,7 @@ impl Driver {
             time: CoreTime::new(anchor),
             texts: Vec::new(),
         };
-        Driver { policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None }
+        Driver { seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None }
     }
 
     /// The same, with a ledger that is written down.
@@ -226,13 +234,13 @@ impl Driver {
 
     /// A request has come. Its commands arrive at the ticket.
     pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
-        let dials = usize::try_from(self.policy.route(facts.route).max_attempts).unwrap_or(usize::MAX);
+        let mut state = self.lock();
+        let route = Arc::clone(state.policy.route(facts.route));
+        let dials = usize::try_from(route.max_attempts).unwrap_or(usize::MAX);
         let (to, commands) = mpsc::channel(dials.saturating_mul(3).saturating_add(8).min(1024));
         if let (Some(ledger), Some(said)) = (&self.ledger, &facts.conversation) {
-            let route = &self.policy.route(facts.route).name;
-            ledger.seen(&said.client, route, &said.id, said.turn, said.history_version);
+            ledger.seen(&said.client, &route.name, &said.id, said.turn, said.history_version);
         }
-        let mut state = self.lock();
         let id = RequestId(state.next_request);
         state.next_request += 1;
         state.requests.insert(id, Slot { to, meta });
@@ -349,21 +357,43 @@ impl Driver {
         }
     }
 
+    /// Another policy holds from now on: its ids continue those of the one that held, and `records` is what admission records
+    /// say of its targets.
+    pub fn succeed(&self, policy: &Arc<Policy>, records: Vec<Evidence>) {
+        let mut state = self.lock();
+        state.policy = Arc::clone(policy);
+        let over = self.moved(state, None, None, |core, now| {
+            core.succeed(now, policy);
+            core.handle(now, Input::Evidence { records });
+        });
+        self.after(over);
+    }
+
     /// Moves the core and routes what it says. `about` is the request that the input speaks of.
     fn step(
         &self,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
         input: Input,
-        mut about: Option<RequestId>,
+        about: Option<RequestId>,
     ) -> Vec<(Meta, DecisionRecord)> {
-        let now = state.now();
         let ended = match &input {
             Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => Some(*attempt),
             _ => None,
         };
+        self.moved(state, about, ended, |core, now| core.handle(now, input))
+    }
+
+    fn moved(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        mut about: Option<RequestId>,
+        ended: Option<AttemptId>,
+        by: impl FnOnce(&mut Box<dyn Core>, Ts),
+    ) -> Vec<(Meta, DecisionRecord)> {
+        let now = state.now();
         let core = &mut state.core;
         let moved = catch_unwind(AssertUnwindSafe(|| {
-            core.handle(now, input);
+            by(core, now);
             let outputs: Vec<Output> = std::iter::from_fn(|| core.poll_output()).collect();
             (outputs, core.poll_timeout())
         }));
@@ -435,7 +465,7 @@ impl Driver {
             Output::Calls { request, attempt, place, calls } => {
                 let key = AttemptKey { epoch, id: attempt };
                 let texts = std::mem::take(&mut state.texts);
-                let (stamps, rows, overwritten) = stamp::stamps(&self.policy, place.as_ref(), calls, texts);
+                let (stamps, rows, overwritten) = stamp::stamps(&state.policy, place.as_ref(), calls, texts);
                 // In the core's order, and before anybody else can be answered with them.
                 let written = match &self.ledger {
                     Some(ledger) if !rows.is_empty() => {
@@ -455,36 +485,11 @@ impl Driver {
             }
             Output::Note(note) => {
                 let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
-                if let Some(event) = self.event_of(note, now, request) {
+                if let Some(event) = event_of(&state.policy, note, now, request) {
                     self.tell_people(event);
                 }
             }
         }
-    }
-
-    fn event_of(&self, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
-        let name = |id: TargetId| self.policy.target(id).name.clone();
-        Some(match note {
-            Note::Availability { target, now: state, reason } => {
-                let for_ms = match &state {
-                    Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
-                        Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
-                    }
-                    Availability::Serving { .. } | Availability::Probing => None,
-                };
-                Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
-            }
-            Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
-                target: name(target),
-                class: class.name().to_owned(),
-                reason,
-                probe,
-                request: request.filter(|_| !probe),
-            },
-            Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
-            // Shown in snapshots.
-            Note::Queue { .. } | Note::HedgeLost { .. } => return None,
-        })
     }
 
     fn tell_people(&self, event: Event) {
@@ -508,7 +513,7 @@ impl Driver {
     fn rebuild(&self, state: &mut State) {
         state.epoch += 1;
         let seed = self.seed ^ u64::from(state.epoch).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        state.core = (self.make)(seed);
+        state.core = (self.make)(seed, &state.policy);
         for (_, owner) in std::mem::take(&mut state.attempts) {
             if let Owner::Probe(handle) = owner {
                 handle.abort();
@@ -524,6 +529,31 @@ impl Driver {
             watcher.rebuilt(lost.len() as u64);
         }
     }
+}
+
+fn event_of(policy: &Policy, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
+    let name = |id: TargetId| policy.target(id).name.clone();
+    Some(match note {
+        Note::Availability { target, now: state, reason } => {
+            let for_ms = match &state {
+                Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
+                    Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
+                }
+                Availability::Serving { .. } | Availability::Probing => None,
+            };
+            Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
+        }
+        Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
+            target: name(target),
+            class: class.name().to_owned(),
+            reason,
+            probe,
+            request: request.filter(|_| !probe),
+        },
+        Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
+        // Shown in snapshots.
+        Note::Queue { .. } | Note::HedgeLost { .. } => return None,
+    })
 }
 
 /// The name of a state in events, metrics and snapshots.

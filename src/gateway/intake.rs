@@ -316,8 +316,8 @@ pub fn client(headers: &HeaderMap) -> String {
 /// 404 as an OpenAI client knows it, with the names that would have been right.
 #[must_use]
 pub fn unknown_route(policy: &Policy, asked: &str) -> Refusal {
-    let known: Vec<&str> = policy.routes.iter().take(20).map(|r| r.name.as_str()).collect();
-    let more = policy.routes.len().saturating_sub(known.len());
+    let known: Vec<&str> = policy.live_routes().take(20).map(|r| r.name.as_str()).collect();
+    let more = policy.live_routes().count().saturating_sub(known.len());
     let mut text =
         format!("The model `{}` is no route of this gateway; known: {}", printable(asked, 80), known.join(", "));
     if more > 0 {

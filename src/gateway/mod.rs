@@ -28,12 +28,13 @@ mod peer;
 pub mod probe;
 pub mod record;
 pub mod relay;
+mod reload;
 pub mod targets;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -43,7 +44,7 @@ use tokio::task::JoinHandle;
 use crate::error::{Expected, Result};
 use crate::event::Event;
 use crate::policy::Policy;
-use crate::router::{Engine, Input};
+use crate::router::{Engine, Evidence, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
@@ -87,6 +88,7 @@ pub struct Gateway {
     back: JoinHandle<()>,
     helpers: Vec<JoinHandle<()>>,
     inputs: Option<record::Recorder>,
+    records: Arc<Mutex<Vec<Evidence>>>,
 }
 
 /// A target without evidence is looked at so often.
@@ -117,7 +119,6 @@ impl Gateway {
             }
         }
         let journal = journal.map(Journal::start).transpose()?;
-        let core = Arc::clone(&policy);
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
@@ -128,13 +129,17 @@ impl Gateway {
             Place::Memory => Expected::could_not(why, ""),
         })?;
         let (first, remembering) = (std::sync::Mutex::new(Some(known)), Arc::clone(&ledger));
-        let make = Box::new(move |seed| -> Box<dyn driver::Core> {
-            let engine = Engine::new(Arc::clone(&core), seed);
+        // ... with what its admission records say by then.
+        let records = Arc::new(Mutex::new(records));
+        let standing = Arc::clone(&records);
+        let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
+            let engine = Engine::new(Arc::clone(policy), seed);
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
-                Some(recorder) => Box::new(record::Recorded::new(engine, &core, seed, recorder)),
+                Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
             };
-            made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
+            let records = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            made.handle(Ts::ZERO, Input::Evidence { records });
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
             let known = known.map_or_else(|| remembering.load().unwrap_or_default(), |known| known);
@@ -193,7 +198,7 @@ impl Gateway {
         for target in &policy.targets {
             helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, inputs: closing })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, inputs: closing, records })
     }
 
     /// Requests under way.

@@ -61,13 +61,13 @@ pub fn run(app: Arc<App>, key: AttemptKey, target: TargetId, limits: Limits) -> 
             return failed(Failure::Internal("no such target".into()));
         };
         let known = dialable.probe_limit.load(Ordering::Relaxed);
-        let broke = match ask(&app, dialable, key, limits, known).await {
+        let broke = match ask(&app, &dialable, key, limits, known).await {
             Ok(()) => return,
             Err(broke) => broke,
         };
         let other = 1 - known;
         if broke.error.as_ref().is_some_and(|e| LIMITS.get(known).is_some_and(|name| refuses(e, name))) {
-            match ask(&app, dialable, key, limits, other).await {
+            match ask(&app, &dialable, key, limits, other).await {
                 Ok(()) => dialable.probe_limit.store(other, Ordering::Relaxed),
                 Err(broke) => failed(broke.failure),
             }
@@ -87,7 +87,7 @@ async fn ask(
     limit_name: usize,
 ) -> Result<(), Box<Broke>> {
     let target = dialable.target.id;
-    let secrets = app.targets.secrets.clone();
+    let secrets = app.targets.secrets();
     let plan = Plan {
         key,
         target,

@@ -32,7 +32,7 @@ impl Engine {
         let Some(attempt) = self.take_attempt(id) else { return };
         self.out.push_back(Output::Cancel { attempt: id });
         if attempt.live {
-            self.board.live_undecided(now, attempt.target, id, &mut self.rng);
+            self.board.live_released(attempt.target, id);
         }
         if why == "hedge_lost" {
             self.out.push_back(Output::Note(Note::HedgeLost { attempt: id, target: attempt.target }));
@@ -121,7 +121,16 @@ impl Engine {
             return self.probe_failed(now, id, &attempt, &verdict);
         };
         let Some(whose) = self.whose(attempt.target, request) else { return };
-        let benched = if attempt.live {
+        // What says nothing about the provider gives the place of the probe back; the rest of it is heard as ever.
+        let neutral = stale
+            || matches!(
+                verdict.class,
+                Class::Caller | Class::PolicyBlock | Class::TooLong | Class::Mismatch | Class::ClientGone
+            );
+        if attempt.live && neutral {
+            self.board.live_released(attempt.target, id);
+        }
+        let benched = if attempt.live && !neutral {
             self.board.probe_failed(now, attempt.target, attempt.began, id, &verdict, &mut self.rng)
         } else {
             self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng)
@@ -204,12 +213,12 @@ impl Engine {
             let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
             if let Some(attempt) = self.take_attempt(attempt_id) {
                 self.out.push_back(Output::Cancel { attempt: attempt_id });
-                if attempt.live {
-                    self.board.live_undecided(now, attempt.target, attempt_id, &mut self.rng);
-                }
-                if verdict.class != Class::ClientGone
-                    && let Some(whose) = self.whose(attempt.target, id)
-                {
+                let gone = verdict.class == Class::ClientGone;
+                if attempt.live && gone {
+                    self.board.live_released(attempt.target, attempt_id);
+                } else if attempt.live {
+                    self.board.probe_failed(now, attempt.target, attempt.began, attempt_id, &verdict, &mut self.rng);
+                } else if !gone && let Some(whose) = self.whose(attempt.target, id) {
                     self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng);
                 }
             }

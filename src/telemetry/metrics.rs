@@ -103,6 +103,11 @@ pub struct KindLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    result: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PolicyLabels {
     version: String,
     serial: String,
@@ -135,6 +140,9 @@ pub struct Metrics {
     pub time_to_first_token: Family<PairLabels, Histogram>,
     /// Arrival to the end of everything.
     pub request_duration: Family<RouteLabels, Histogram>,
+    policy_info: Family<PolicyLabels, Gauge>,
+    policy_expiry: Family<Vec<(String, String)>, Gauge>,
+    policy_reloads: Family<ReloadLabels, Counter>,
     breaker_state: Family<StateLabels, Gauge>,
     breaker_transitions: Family<TransitionLabels, Counter>,
     /// Dials and probes under way, by target.
@@ -202,6 +210,9 @@ impl Metrics {
             detection: Family::new_with_constructor(fine_seconds),
             time_to_first_token: Family::new_with_constructor(seconds),
             request_duration: Family::new_with_constructor(seconds),
+            policy_info: Family::default(),
+            policy_expiry: Family::default(),
+            policy_reloads: Family::default(),
             breaker_state: Family::default(),
             breaker_transitions: Family::default(),
             inflight: Family::default(),
@@ -272,24 +283,48 @@ impl Metrics {
         r.register("ledger_writable", "1 while the ledger can be written, else 0", m.ledger_writable.clone());
         r.register("journal_dropped", "Journal lines that were dropped", m.journal_dropped.clone());
         r.register("core_rebuilds", "Times the core panicked and was rebuilt", m.core_rebuilds.clone());
-        let policy: Family<PolicyLabels, Gauge> = Family::default();
-        policy
-            .get_or_create(&PolicyLabels {
-                version: policy_version.to_owned(),
-                serial: serial.map_or_else(String::new, |s| s.to_string()),
-                sha256: sha256.to_owned(),
-            })
-            .set(1);
-        r.register("policy_info", "The policy that runs", policy);
+        r.register("policy_info", "The policy that runs", m.policy_info.clone());
+        r.register(
+            "policy_reloads",
+            "Policies offered to a running gateway: taken or refused",
+            m.policy_reloads.clone(),
+        );
         let build: Family<BuildLabels, Gauge> = Family::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION").to_owned() }).set(1);
         r.register("build_info", "This build", build);
-        if let Some(expires) = expires_unix_s {
-            let gauge: Gauge = Gauge::default();
-            gauge.set(expires);
-            r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), gauge);
-        }
+        let expiry = m.policy_expiry.clone();
+        r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), expiry);
+        m.policy_is(policy_version, serial, sha256, expires_unix_s);
         Metrics { registry, ..m }
+    }
+
+    fn policy_is(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {
+        self.policy_info.clear();
+        let serial = serial.map_or_else(String::new, |s| s.to_string());
+        let labels = PolicyLabels { version: version.to_owned(), serial, sha256: sha256.to_owned() };
+        self.policy_info.get_or_create(&labels).set(1);
+        self.policy_expiry.clear();
+        if let Some(expires) = expires_unix_s {
+            self.policy_expiry.get_or_create(&Vec::new()).set(expires);
+        }
+    }
+
+    /// Another policy holds.
+    pub fn policy(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {
+        self.policy_is(version, serial, sha256, expires_unix_s);
+        self.policy_reloads.get_or_create(&ReloadLabels { result: "taken".to_owned() }).inc();
+    }
+
+    /// A policy was offered and refused.
+    pub fn policy_refused(&self) {
+        self.policy_reloads.get_or_create(&ReloadLabels { result: "refused".to_owned() }).inc();
+    }
+
+    /// The policy no longer speaks of this target.
+    pub fn forget_target(&self, target: &str) {
+        for state in STATES {
+            self.breaker_state.remove(&StateLabels { target: target.to_owned(), state: state.to_owned() });
+        }
     }
 
     /// Sets the state of a target to one of [`STATES`].

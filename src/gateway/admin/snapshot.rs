@@ -19,8 +19,12 @@ const FORMAT: u32 = 1;
 
 /// The whole state as JSON.
 pub fn snapshot(app: &App) -> Value {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
+    let queued = policy.live_routes().map(|r| {
+        let waiting = core.queued.get(usize::from(r.id.0)).copied().unwrap_or(0);
+        (r.name.clone(), value!(waiting))
+    });
     let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
     let attempts: u64 = core.targets.iter().map(|t| t.counters.dials).sum();
     value!({
@@ -29,10 +33,10 @@ pub fn snapshot(app: &App) -> Value {
         "uptime_ms": now.as_ms(),
         "pid": std::process::id(),
         "policy": {
-            "version": app.policy.version,
-            "serial": app.policy.serial,
-            "sha256": app.policy.sha256,
-            "expires_unix_s": app.policy.expires_unix_s,
+            "version": policy.version,
+            "serial": policy.serial,
+            "sha256": policy.sha256,
+            "expires_unix_s": policy.expires_unix_s,
             "expired": app.expired(),
         },
         "draining": app.draining.load(Ordering::Relaxed),
@@ -40,7 +44,7 @@ pub fn snapshot(app: &App) -> Value {
             "open": core.requests_open,
             "committed": core.requests_committed,
             "by_outcome": app.totals(),
-            "queued": app.policy.routes.iter().zip(&core.queued).map(|(r, n)| (r.name.clone(), value!(n))).collect::<serde_json::Map<_, _>>(),
+            "queued": queued.collect::<serde_json::Map<_, _>>(),
         },
         "ledger": {
             "file": match app.ledger.place() {
@@ -68,7 +72,7 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
         Availability::Probing => (None, None, None),
     };
     let dialable = app.targets.get(t.target);
-    let seen = dialable.map(|d| d.evidence.seen()).unwrap_or_default();
+    let seen = dialable.as_ref().map(|d| d.evidence.seen()).unwrap_or_default();
     value!({
         "target": t.name,
         "state": state_name(&t.availability),
@@ -112,7 +116,7 @@ fn evidence(seen: &Seen) -> Value {
 
 /// Ready: every route has a target that is serving and has been seen to be there at least once.
 pub fn readyz(app: &App) -> Answer {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
     let usable = |id: TargetId| {
         let serving =
@@ -120,15 +124,13 @@ pub fn readyz(app: &App) -> Answer {
         serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
     };
     let mut all_ready = true;
-    let routes: Vec<Value> = app
-        .policy
-        .routes
-        .iter()
+    let routes: Vec<Value> = policy
+        .live_routes()
         .map(|route| {
             let targets: Vec<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
             let usable: Vec<String> = targets
                 .iter()
-                .filter(|id| usable(**id) && route.legal(app.policy.target(**id)))
+                .filter(|id| usable(**id) && route.legal(policy.target(**id)))
                 .map(|id| app.target_name(*id))
                 .collect();
             all_ready &= !usable.is_empty();
@@ -146,7 +148,7 @@ pub fn readyz(app: &App) -> Answer {
         "format": FORMAT,
         "ready": reason.is_none(),
         "reason": reason,
-        "policy": app.policy.version,
+        "policy": policy.version,
         "routes": routes,
         "targets": targets,
     });

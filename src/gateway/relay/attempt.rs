@@ -31,6 +31,8 @@ pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of a body taken in one poll, before others get their turn.
 const CHUNKS_PER_POLL: usize = 64;
+/// ... and bytes: thousands of tiny events in them must not hold up the word of the core that the request goes elsewhere.
+const BYTES_PER_POLL: usize = 64 * 1024;
 
 /// What an attempt reports. After one of the last two it is over.
 #[derive(Debug)]
@@ -309,11 +311,16 @@ impl Attempt {
 
     fn poll_stream(&mut self, cx: &mut Context<'_>, anchor: Instant) -> Poll<()> {
         let now = || Ts(u64::try_from(anchor.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let mut bytes = 0;
         for _ in 0..CHUNKS_PER_POLL {
+            if bytes >= BYTES_PER_POLL {
+                break;
+            }
             let Phase::Stream(body, inlet) = &mut self.phase else { return Poll::Ready(()) };
             // What has come is heard before a limit that has just run out.
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
+                    bytes += data.len();
                     let pushed = inlet.bytes(data, now());
                     self.tick.set(inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0)));
                     let ended = pushed.ended;

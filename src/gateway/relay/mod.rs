@@ -88,11 +88,12 @@ pub async fn chat(
         Err(refusal) => return early(app, "none", "bad_request", refusal),
     };
     let asked = labels.route.as_deref().unwrap_or(&chat.model);
-    let Some(route) = app.policy.route_named(asked).cloned() else {
-        return early(app, "none", "unknown_route", intake::unknown_route(&app.policy, asked));
+    let policy = app.policy();
+    let Some(route) = policy.route_named(asked).cloned() else {
+        return early(app, "none", "unknown_route", intake::unknown_route(&policy, asked));
     };
     let expired = app.expired();
-    let mut facts = match intake::facts(&app.policy, &route, &chat, &labels, intake::client(&headers), expired) {
+    let mut facts = match intake::facts(&policy, &route, &chat, &labels, intake::client(&headers), expired) {
         Ok(facts) => facts,
         Err(refusal) => return early(app, &route.name, "bad_request", refusal),
     };
@@ -121,12 +122,13 @@ pub async fn chat(
         }
     }
     let route_name = route.name.clone();
-    let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, calls, forwarded);
+    let exchange = Exchange::new(Arc::clone(app), ticket, chat, Arc::clone(&policy), route, calls, forwarded);
     Ok(match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);
             let target = app.target_name(attempt.target);
-            let body = stream::relay(app, ticket, attempt, id.to_owned(), route_name, calls, open);
+            let came = stream::CameIn { policy, route: route_name, calls };
+            let body = stream::relay(app, ticket, attempt, id.to_owned(), came, open);
             let mut answer = Response::new(body);
             let headers = answer.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

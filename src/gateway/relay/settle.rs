@@ -13,7 +13,7 @@ use super::super::ledger::Written;
 use super::super::probe::LIMITS;
 use super::Calls;
 use super::attempt::{Attempt, Broke, Ended, Plan, Step};
-use crate::policy::{CommitAt, Route, TargetId};
+use crate::policy::{CommitAt, Policy, Route, TargetId};
 use crate::router::{Failure, Limits, Reply, Withhold};
 use crate::wire::changes::Changes;
 use crate::wire::{ChatRequest, ErrorObject, Stamp, StreamSettings};
@@ -23,6 +23,8 @@ pub struct Exchange {
     app: Arc<App>,
     ticket: Ticket,
     request: ChatRequest,
+    /// Those by which it came in, whatever holds by now.
+    policy: Arc<Policy>,
     route: Arc<Route>,
     calls: Calls,
     forwarded: HeaderMap,
@@ -96,6 +98,7 @@ impl Exchange {
         app: Arc<App>,
         ticket: Ticket,
         request: ChatRequest,
+        policy: Arc<Policy>,
         route: Arc<Route>,
         calls: Calls,
         forwarded: HeaderMap,
@@ -104,6 +107,7 @@ impl Exchange {
             app,
             ticket,
             request,
+            policy,
             route,
             calls,
             forwarded,
@@ -211,7 +215,7 @@ impl Exchange {
         let Some(dialable) = self.app.targets.get(target) else {
             return self.ticket.driver().broke(key, Failure::Internal("no such target".into()), false);
         };
-        let policy = &self.app.policy;
+        let policy = &self.policy;
         let withheld = |tool: &str| withhold.includes(policy.side_effects(tool));
         let limit = dialable.probe_limit.load(Ordering::Relaxed);
         let changes = Changes {
@@ -228,7 +232,7 @@ impl Exchange {
             client_wants_usage: self.request.include_usage,
             choices: self.request.choices,
             stamp_calls: self.calls == Calls::InLedger,
-            secrets: self.app.targets.secrets.clone(),
+            secrets: self.app.targets.secrets(),
             ..StreamSettings::default()
         });
         let plan = Plan {
@@ -241,7 +245,7 @@ impl Exchange {
             stream,
             stamp_calls: self.calls == Calls::InLedger,
             withhold,
-            secrets: self.app.targets.secrets.clone(),
+            secrets: self.app.targets.secrets(),
         };
         let attempt = Attempt::start(dialable.client.clone(), plan, self.app.in_flight(target));
         self.running.push(Running { attempt, waiting: false, writing: None });
@@ -257,7 +261,7 @@ impl Exchange {
                 driver.connected(key);
             }
             Step::Sign(sign) => driver.sign(key, sign),
-            Step::Calls(calls) => match running.attempt.refuses(&self.app.policy, &calls) {
+            Step::Calls(calls) => match running.attempt.refuses(&self.policy, &calls) {
                 Some(failure) => {
                     self.take(key);
                     driver.broke(key, failure, false);

@@ -16,6 +16,7 @@ use super::super::http::Body;
 use super::super::ledger::Written;
 use super::Calls;
 use super::attempt::{Attempt, Broke, InFlight, Step};
+use crate::policy::Policy;
 use crate::router::Failure;
 use crate::router::classify::{Class, classify};
 use crate::wire::Stamp;
@@ -29,8 +30,7 @@ struct Relay {
     /// `None` once it is over.
     attempt: Option<Box<Attempt>>,
     request: String,
-    route: String,
-    calls: Calls,
+    came: CameIn,
     out: VecDeque<Bytes>,
     /// Calls that are being written down: nothing follows before.
     writing: Option<(Vec<Stamp>, Written)>,
@@ -39,18 +39,27 @@ struct Relay {
     _open: InFlight,
 }
 
+/// How the request came in, whatever holds by now.
+pub struct CameIn {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The route's name.
+    pub route: String,
+    /// What becomes of its calls.
+    pub calls: Calls,
+}
+
 /// The rest of a committed stream.
 pub fn relay(
     app: Arc<App>,
     ticket: Ticket,
     attempt: Box<Attempt>,
     request: String,
-    route: String,
-    calls: Calls,
+    came: CameIn,
     open: InFlight,
 ) -> Body {
     let out = VecDeque::new();
-    Relay { app, ticket, attempt: Some(attempt), request, route, calls, out, writing: None, handed: None, _open: open }
+    Relay { app, ticket, attempt: Some(attempt), request, came, out, writing: None, handed: None, _open: open }
         .boxed_unsync()
 }
 
@@ -128,7 +137,7 @@ impl Relay {
         match step {
             Step::Out(out) => self.out.extend(out),
             Step::Ended(ended) => {
-                self.app.ended(&self.route, target, self.calls, &ended);
+                self.app.ended(&self.came.route, target, self.came.calls, &ended);
                 if ended.append_done {
                     self.out.push_back(Bytes::from_static(DONE));
                 }
@@ -140,7 +149,7 @@ impl Relay {
                 let Broke { failure, stale, tool_calls_delivered, .. } = *broke;
                 self.broke(key, failure, stale, tool_calls_delivered);
             }
-            Step::Calls(calls) => match attempt.refuses(&self.app.policy, &calls) {
+            Step::Calls(calls) => match attempt.refuses(&self.came.policy, &calls) {
                 Some(failure) => self.broke(key, failure, false, false),
                 None => {
                     let calls = calls.into_iter().map(|c| (c.name, c.arguments)).collect();

@@ -297,14 +297,15 @@ impl Board {
         let state = self.state(id);
         let cooling = self.capacity.until(now, state.bucket);
         let after_cooling = |at: Ts| cooling.map_or(at, |until| until.max(at));
-        // A live probe waits for a request, not for an alarm.
-        let probe = self.probe_at(id).map(after_cooling).filter(|_| !self.live_ready(now, id));
+        let probe = self.probe_at(id).map(after_cooling);
+        // Before it is probed in the background it is told that a request may be its probe.
+        let ready = self.live_from(id).filter(|at| *at > now);
         let look = if self.unwell.contains(&id) { state.health.next_look(now) } else { None };
         let ramp = state.routes.iter().filter_map(|route| {
             let settings = self.policy.route(*route).ramp.as_ref()?;
             self.ramps.next(settings, *route, id)
         });
-        [probe, cooling, look].into_iter().flatten().chain(ramp.min()).min()
+        [probe, ready, cooling, look].into_iter().flatten().chain(ramp.min()).min()
     }
 
     /// Time has come for this target: what changes by itself changes.
