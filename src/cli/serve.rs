@@ -216,14 +216,19 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
     let ledger = ledger_named(settings.ledger.place());
     let mut gateway = Gateway::start(settings).await?;
     announce(global, args, chosen, &policy, &ledger, &gateway);
-    let mut orphaned = stdin_end(args.exit_with_stdin);
+    let orphaned = stdin_end(args.exit_with_stdin);
+    let mut orphaned = std::pin::pin!(async {
+        if orphaned.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
     let drain = loop {
         tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop(_) => break Duration::from_secs(args.drain_s),
                 Asked::Reload => reload(global, args, chosen, &mut gateway),
             },
-            Ok(()) = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+            () = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
         }
     };
     let open = gateway.open();
@@ -273,7 +278,7 @@ fn again(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &m
     Ok((!same).then_some(version))
 }
 
-/// Resolves when standard input ends; never if that is not wanted.
+/// Tells when standard input ends; with an error at once if that is not wanted.
 fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
     let (tell, ended) = oneshot::channel();
     if wanted {
@@ -285,7 +290,6 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
             let _ = tell.send(());
         });
     } else {
-        // Dropped, the receiver would resolve with an error, which the caller's pattern passes over.
         drop(tell);
     }
     ended

@@ -175,6 +175,14 @@ impl Rig {
         all.wait();
     }
 
+    /// Another policy, as a signal to read it again brings one.
+    pub fn reload(&mut self, yaml: &str) -> Result<(), String> {
+        let (policy, found) = llmfo::policy::load("test.yaml", yaml.as_bytes());
+        let policy = policy.unwrap_or_else(|| panic!("{found:#?}\n{yaml}"));
+        let _within = self.runtime.enter();
+        self.gateway.as_mut().unwrap().reload(policy).map_err(|e| e.what)
+    }
+
     /// Stops the gateway as a signal would.
     pub fn stop(&mut self, drain: Duration) -> usize {
         let gateway = self.gateway.take().unwrap();
