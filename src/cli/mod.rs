@@ -1,6 +1,7 @@
 //! The command line: one file per command, arguments and glue only.
 
 pub mod completions;
+pub mod ctl;
 pub mod drill;
 pub mod explain;
 pub mod lab;
@@ -61,6 +62,8 @@ pub enum Command {
     Toxiproxy(toxiproxy::Args),
     /// What was handed to clients: tool calls that must be checked after an incident.
     Ledger(ledger::Args),
+    /// Give orders to a running gateway: bench a target, emergency mode.
+    Ctl(ctl::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -106,6 +109,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Lab(args) => lab::run(&global, args),
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
         Command::Ledger(args) => ledger::run(&global, args),
+        Command::Ctl(args) => ctl::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

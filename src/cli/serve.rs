@@ -18,6 +18,7 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
+use crate::gateway::orders::Forced;
 use crate::gateway::{Gateway, Settings};
 use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
@@ -64,6 +65,10 @@ pub struct Args {
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
+    /// Let faults be forced, for tests: FAULT__<target>=timeout|503|429|reset|cut in the environment (with _ for -), and
+    /// `llmfo ctl fault`. Never in production.
+    #[arg(long)]
+    pub forced_faults: bool,
     /// Seed of everything that is drawn at random. Default: from the clock.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -125,6 +130,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .journal
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
+        forced: forced_faults(global, args.forced_faults)?,
         inputs: args.record_inputs.clone(),
         ledger: Arc::new(ledger),
         limits: ListenerLimits::default(),
@@ -140,6 +146,36 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         queue.finish(&writer, Duration::from_secs(1));
     }
     exit
+}
+
+/// What the environment forces, if that is allowed.
+fn forced_faults(global: &Global, allowed: bool) -> Result<Option<Vec<(String, Forced)>>> {
+    let found = std::env::vars_os().filter_map(|(name, value)| {
+        let target = name.to_str()?.strip_prefix("FAULT__")?.to_owned();
+        Some((target, value.to_string_lossy().into_owned()))
+    });
+    let found: Vec<(String, String)> = found.filter(|(_, value)| !value.is_empty()).collect();
+    if !allowed {
+        if !found.is_empty() {
+            global
+                .term
+                .err("FAULT__ variables are set and change nothing: faults are forced only with --forced-faults");
+        }
+        return Ok(None);
+    }
+    global.term.err("faults may be forced (--forced-faults): this gateway is for tests");
+    let read = |(target, value): (String, String)| match Forced::named(&value) {
+        Some(forced) => Ok((target, forced)),
+        None => Err(Expected::usage(
+            format!(
+                "FAULT__{}={} is no fault",
+                crate::units::printable(&target, 60),
+                crate::units::printable(&value, 40)
+            ),
+            format!("write one of {}", Forced::ALL.map(|(name, _)| name).join(", ")),
+        )),
+    };
+    found.into_iter().map(read).collect::<Result<Vec<_>>>().map(Some)
 }
 
 /// One line, or all of them with `--verbose`: what stands below it, the addresses, is what people look for.

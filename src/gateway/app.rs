@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use super::bus::{Bus, unix_ms};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
 use super::ledger::Ledger;
+use super::orders::Orders;
 use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
@@ -44,6 +45,8 @@ pub struct App {
     pub bus: Bus,
     /// What is written down about tool calls.
     pub ledger: Arc<Ledger>,
+    /// What operators have ordered.
+    pub orders: Arc<Orders>,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -80,6 +83,7 @@ impl App {
         seed: u64,
         journal: Option<Journal>,
         ledger: Arc<Ledger>,
+        orders: Arc<Orders>,
         make: MakeCore,
     ) -> Result<Arc<App>> {
         let targets = Targets::new(&policy, folder)?;
@@ -98,6 +102,7 @@ impl App {
                     Driver::new(anchor, Arc::clone(&policy), seed, make, watcher).with_ledger(Arc::clone(&ledger)),
                 ),
                 ledger,
+                orders,
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),

@@ -281,6 +281,12 @@ impl Driver {
         self.report_with(key, Input::Calls { attempt: key.id, calls }, texts);
     }
 
+    /// An operator wants something of the core.
+    pub fn ordered(&self, input: Input) {
+        let over = self.step(self.lock(), input, None);
+        self.after(over);
+    }
+
     /// The ledger can be written to again, or cannot any more.
     pub fn ledger_writable(&self, writable: bool) {
         let over = self.step(self.lock(), Input::LedgerWritable { writable }, None);

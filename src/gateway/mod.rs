@@ -23,6 +23,7 @@ pub mod http;
 pub mod intake;
 pub mod ledger;
 pub mod listener;
+pub mod orders;
 mod pause;
 mod peer;
 pub mod probe;
@@ -43,13 +44,14 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Expected, Result};
 use crate::event::Event;
-use crate::policy::Policy;
+use crate::policy::{Policy, TargetId};
 use crate::router::{Engine, Evidence, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
 use ledger::{Ledger, Place};
 use listener::ListenerLimits;
+use orders::{Forced, Orders};
 
 /// How a gateway is started.
 #[derive(Clone, Debug)]
@@ -66,6 +68,8 @@ pub struct Settings {
     pub seed: u64,
     /// The journal.
     pub journal: Option<JournalSettings>,
+    /// Faults to force from the start; `None`: none may be forced.
+    pub forced: Option<Vec<(String, Forced)>>,
     /// The input journal, opt-in.
     pub inputs: Option<PathBuf>,
     /// What is written down about tool calls. `Ledger::start` opens it.
@@ -108,7 +112,7 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, limits } = settings;
+        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, forced, limits } = settings;
         for (flag, address) in [("--listen", listen), ("--admin", admin)] {
             if !address.ip().is_loopback() {
                 return Err(Expected::usage(
@@ -129,6 +133,8 @@ impl Gateway {
             Place::Memory => Expected::could_not(why, ""),
         })?;
         let (first, remembering) = (std::sync::Mutex::new(Some(known)), Arc::clone(&ledger));
+        let orders = Arc::new(Orders::new(forced.map(|all| forced_targets(&policy, all)).transpose()?));
+        let ordered = Arc::clone(&orders);
         // ... with what its admission records say by then.
         let records = Arc::new(Mutex::new(records));
         let standing = Arc::clone(&records);
@@ -140,6 +146,9 @@ impl Gateway {
             };
             let records = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
             made.handle(Ts::ZERO, Input::Evidence { records });
+            for order in ordered.inputs() {
+                made.handle(Ts::ZERO, order);
+            }
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
             let known = known.map_or_else(|| remembering.load().unwrap_or_default(), |known| known);
@@ -151,7 +160,7 @@ impl Gateway {
             }
             made
         });
-        let app = App::new(Arc::clone(&policy), &folder, seed, journal, Arc::clone(&ledger), make)?;
+        let app = App::new(Arc::clone(&policy), &folder, seed, journal, Arc::clone(&ledger), orders, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
         ledger.on_change(Box::new(move |_| {
@@ -242,6 +251,22 @@ impl Gateway {
     }
 }
 
+/// The targets by their names.
+fn forced_targets(policy: &Policy, all: Vec<(String, Forced)>) -> Result<Vec<(TargetId, Forced)>> {
+    let known = |name: &str| {
+        // `-` cannot stand in the name of a variable.
+        policy.live_targets().find(|t| t.name == name || t.name.replace('-', "_") == name).map(|t| t.id)
+    };
+    let id = |(name, forced): (String, Forced)| match known(&name) {
+        Some(id) => Ok((id, forced)),
+        None => Err(Expected::usage(
+            format!("FAULT__{} names no target of the policy", crate::units::printable(&name, 60)),
+            "write the target's name behind FAULT__, with _ for -",
+        )),
+    };
+    all.into_iter().map(id).collect()
+}
+
 async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     listener::bind(address).await.map_err(|e| {
         Expected::could_not(
@@ -253,7 +278,7 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only
 /// a connection is made and closed, nothing is asked.
-async fn look(app: Arc<App>, id: crate::policy::TargetId) {
+async fn look(app: Arc<App>, id: TargetId) {
     let Some(dialable) = app.targets.get(id) else { return };
     loop {
         if dialable.evidence.seen().ever_good() {

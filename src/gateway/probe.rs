@@ -100,6 +100,7 @@ async fn ask(
         withhold: Withhold::Nothing,
         stream: Some(StreamSettings { secrets: secrets.clone(), ..StreamSettings::default() }),
         secrets,
+        forced: app.orders.forced(target),
     };
     let mut attempt = Attempt::start(dialable.client.clone(), plan, app.in_flight(target));
     loop {

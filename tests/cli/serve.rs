@@ -332,6 +332,42 @@ fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
 }
 
 #[test]
+fn orders_are_given_by_command_and_faults_by_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(nowhere(), ""));
+    let (code, said) = refused(dir.path(), &["--forced-faults"], &[("FAULT__a", "flood")]);
+    assert!(code == Some(2) && said.contains("FAULT__a=flood") && said.contains("timeout, 503, 429"), "{said}");
+    let (code, said) = refused(dir.path(), &["--forced-faults"], &[("FAULT__b", "503")]);
+    assert!(code == Some(2) && said.contains("FAULT__b names no target"), "{said}");
+    let mut command = serve(dir.path(), &[]);
+    command.env("FAULT__a", "503");
+    let mut served = Served::of(command, &["--forced-faults"]);
+    let admin = served.first["admin"].as_str().unwrap().to_owned();
+    let ctl = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+        let out = command.arg("ctl").args(args).args(["--admin", &admin]).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        (out.status.code(), text)
+    };
+    let (code, said) = ctl(&["list"]);
+    assert!(code == Some(0) && said.contains("503") && said.contains("never"), "{said}");
+    let (code, said) = ctl(&["bench", "a", "--for", "90s", "--reason", "INC-1"]);
+    assert!(code == Some(0) && said.contains("taken") && said.contains("INC-1"), "{said}");
+    let (code, said) = ctl(&["bench", "z", "--reason", "INC-1"]);
+    assert!(code == Some(2) && said.contains("known: a"), "{said}");
+    let (code, said) = ctl(&["bench", "a", "--for", "2d", "--reason", "INC-1"]);
+    assert!(code == Some(2) && said.contains("next:"), "{said}");
+    let (code, said) = ctl(&["fault", "a", "off", "--reason", "healed"]);
+    assert!(code == Some(0) && !said.contains("503"), "{said}");
+    let (code, said) = ctl(&["unbench", "a", "--reason", "done", "--format", "json"]);
+    assert!(code == Some(0) && said.contains("\"orders\": []"), "{said}");
+    served.signal(rustix::process::Signal::TERM);
+    served.wait();
+    let (code, said) = ctl(&["list"]);
+    assert!(code == Some(3) && said.contains("LLMFO_ADMIN"), "{said}");
+}
+
+#[test]
 fn a_pause_of_the_process_is_no_fault_of_a_provider() {
     use rustix::process::Signal;
     // Says a word every 50 ms, sixty times; the first connection is the gateway's own look.

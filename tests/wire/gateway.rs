@@ -31,6 +31,8 @@ pub struct Change {
     pub journal: Option<PathBuf>,
     /// The input journal.
     pub inputs: Option<PathBuf>,
+    /// Faults forced from the start; `None`: none may be forced.
+    pub forced: Option<Vec<(String, llmfo::gateway::orders::Forced)>>,
     /// The policy's folder: `evidence/` is beside it.
     pub folder: PathBuf,
     /// The ledger; in memory if none is given.
@@ -46,6 +48,7 @@ impl Default for Change {
             limits: ListenerLimits::default(),
             journal: None,
             inputs: None,
+            forced: None,
             folder: PathBuf::from("."),
             ledger: None,
         }
@@ -97,6 +100,7 @@ impl Rig {
             seed: 1,
             journal: change.journal.map(llmfo::telemetry::JournalSettings::at),
             inputs: change.inputs,
+            forced: change.forced,
             ledger: change.ledger.unwrap_or_else(|| Arc::new(Ledger::start(&Place::Memory).unwrap())),
             limits: change.limits,
         };

@@ -17,6 +17,8 @@ mod gateway_leave;
 #[cfg(test)]
 mod gateway_life;
 #[cfg(test)]
+mod gateway_orders;
+#[cfg(test)]
 mod gateway_pause;
 #[cfg(test)]
 mod gateway_reload;

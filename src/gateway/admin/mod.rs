@@ -2,6 +2,7 @@
 //! touches traffic; only the ledger's list is read from its file, by the ledger's own thread.
 
 mod events;
+pub mod orders;
 mod snapshot;
 
 use std::sync::Arc;
@@ -16,8 +17,7 @@ use super::ledger::listing::{Filter, Which, list};
 use crate::telemetry::metrics::CONTENT_TYPE;
 
 /// What the admin listener serves, for whoever asked for something else.
-const THERE: &str =
-    "The admin listener serves /healthz, /readyz, /metrics, /snapshot, /ledger, /events and /decisions/<request id>.";
+const THERE: &str = "The admin listener serves /healthz, /readyz, /metrics, /snapshot, /ledger, /orders, /events and /decisions/<request id>.";
 
 /// Answers the request `id` of an operator.
 pub async fn handle(app: &Arc<App>, request: &Request<Incoming>, id: &str) -> Answer {
@@ -25,6 +25,10 @@ pub async fn handle(app: &Arc<App>, request: &Request<Incoming>, id: &str) -> An
         return ledger(app, request.uri().query().unwrap_or_default())
             .await
             .unwrap_or_else(|refusal| refusal.answer(id));
+    }
+    let path = request.uri().path();
+    if path == orders::PATH || path.starts_with("/orders/") {
+        return orders::handle(app, request).unwrap_or_else(|refusal| refusal.answer(id));
     }
     route(app, request).unwrap_or_else(|refusal| refusal.answer(id))
 }

@@ -55,6 +55,7 @@ pub fn snapshot(app: &App) -> Value {
             "unconfirmed": core.unconfirmed_calls,
         },
         "emergency": core.emergency,
+        "orders": app.orders.shown(|id| app.target_name(id)),
         "attempts": { "in_flight": core.attempts_in_flight, "total": attempts },
         "core_rebuilds": app.metrics.core_rebuilds.get(),
         "journal_dropped": app.bus.journal_dropped(),

@@ -12,11 +12,12 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::super::driver::AttemptKey;
+use super::super::orders::Forced;
 use super::clock::Clock;
 use super::failure::{self, BodyEnd};
 use super::stamping::Parked;
 use crate::policy::TargetId;
-use crate::router::{Failure, Limits, Sign, Usage, Withhold};
+use crate::router::{Failure, Limits, Sign, StatusFailure, Usage, Withhold};
 use crate::units::Ts;
 use crate::upstream::{Body, Call, Client, Fault, Link, Reply};
 use crate::wire::stream::StreamInlet;
@@ -33,6 +34,8 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 const CHUNKS_PER_POLL: usize = 64;
 /// ... and bytes: thousands of tiny events in them must not hold up the word of the core that the request goes elsewhere.
 const BYTES_PER_POLL: usize = 64 * 1024;
+/// Bytes after which a forced cut looks whether anything has reached the client.
+const CUT_PIECE: usize = 16;
 
 /// What an attempt reports. After one of the last two it is over.
 #[derive(Debug)]
@@ -107,6 +110,8 @@ pub struct Plan {
     pub withhold: Withhold,
     /// For redaction.
     pub secrets: Secrets,
+    /// It is made to fail.
+    pub forced: Option<Forced>,
 }
 
 /// Counts an attempt as under way as long as it lives.
@@ -156,6 +161,8 @@ pub struct Attempt {
     pub(super) idle: Clock,
     tick: Clock,
     pub(super) calls_delivered: bool,
+    /// A forced cut is due: something has reached the client.
+    cut_now: bool,
     _in_flight: InFlight,
 }
 
@@ -170,12 +177,12 @@ impl Attempt {
     #[must_use]
     pub fn start(client: Client, plan: Plan, in_flight: InFlight) -> Attempt {
         let fresh = plan.fresh;
-        let connecting = Box::pin(async move { client.connect(fresh).await });
-        Attempt {
+        let forced = plan.forced;
+        let mut attempt = Attempt {
             key: plan.key,
             target: plan.target,
             plan,
-            phase: Phase::Connecting(connecting),
+            phase: Phase::Over,
             steps: VecDeque::new(),
             asked: None,
             parked: None,
@@ -183,8 +190,24 @@ impl Attempt {
             idle: Clock::default(),
             tick: Clock::default(),
             calls_delivered: false,
+            cut_now: false,
             _in_flight: in_flight,
+        };
+        let status = |status| Failure::Status(StatusFailure { status, ..StatusFailure::default() });
+        match forced {
+            None | Some(Forced::Cut) => {
+                attempt.phase = Phase::Connecting(Box::pin(async move { client.connect(fresh).await }));
+            }
+            // Nobody is dialled: it connects, and says nothing.
+            Some(Forced::Timeout) => {
+                attempt.steps.push_back(Step::Connected { reused: false });
+                attempt.phase = Phase::Sending(Box::pin(std::future::pending()));
+            }
+            Some(Forced::Unavailable) => attempt.broke(status(503), false, None),
+            Some(Forced::RateLimited) => attempt.broke(status(429), false, None),
+            Some(Forced::Reset) => attempt.broke(Failure::Reset, false, None),
         }
+        attempt
     }
 
     /// The next step. `anchor` is the core's time line.
@@ -252,6 +275,9 @@ impl Attempt {
                 },
                 Phase::Whole(headers, body, all) => match body.poll_data(cx) {
                     Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(_))) if self.plan.forced == Some(Forced::Cut) => {
+                        self.broke(Failure::Reset, false, None);
+                    }
                     Poll::Ready(Some(Ok(data))) if all.len() + data.len() <= ANSWER_BYTES_MAX => {
                         all.extend_from_slice(&data);
                     }
@@ -311,6 +337,10 @@ impl Attempt {
 
     fn poll_stream(&mut self, cx: &mut Context<'_>, anchor: Instant) -> Poll<()> {
         let now = || Ts(u64::try_from(anchor.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if self.cut_now {
+            self.end_stream(false, &now(), Some(Failure::Reset));
+            return Poll::Ready(());
+        }
         let mut bytes = 0;
         for _ in 0..CHUNKS_PER_POLL {
             if bytes >= BYTES_PER_POLL {
@@ -321,7 +351,19 @@ impl Attempt {
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
                     bytes += data.len();
-                    let pushed = inlet.bytes(data, now());
+                    let mut data = data;
+                    let forced_cut = self.plan.forced == Some(Forced::Cut);
+                    // Piece by piece, so that the cut comes after the first even where all of it came at once.
+                    let piece =
+                        if forced_cut { data.split_to(data.len().min(CUT_PIECE)) } else { std::mem::take(&mut data) };
+                    let mut pushed = inlet.bytes(piece, now());
+                    while forced_cut && pushed.out.is_empty() && pushed.fault.is_none() && !data.is_empty() {
+                        let piece = data.split_to(data.len().min(CUT_PIECE));
+                        let more = inlet.bytes(piece, now());
+                        pushed =
+                            Pushed { sign: more.sign.or(pushed.sign), commit: more.commit || pushed.commit, ..more };
+                    }
+                    self.cut_now = forced_cut && !pushed.out.is_empty();
                     self.tick.set(inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0)));
                     let ended = pushed.ended;
                     self.pushed(pushed);

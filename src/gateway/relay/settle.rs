@@ -246,6 +246,7 @@ impl Exchange {
             stamp_calls: self.calls == Calls::InLedger,
             withhold,
             secrets: self.app.targets.secrets(),
+            forced: self.app.orders.forced(target),
         };
         let attempt = Attempt::start(dialable.client.clone(), plan, self.app.in_flight(target));
         self.running.push(Running { attempt, waiting: false, writing: None });
