@@ -118,8 +118,8 @@ pub struct RunArgs {
     /// Break paths on this real Toxiproxy (API address) instead of the embedded fault server.
     #[arg(long, value_name = "URL", conflicts_with = "lab", value_hint = clap::ValueHint::Url)]
     pub toxiproxy: Option<String>,
-    /// Policy of the gateways, and source of the objectives [default: the lab's; with --target that is not the gateway's
-    /// own, so its limits are not judged].
+    /// Policy of the gateways, and source of the objectives; without --lab its targets local-a and local-b are led to the
+    /// embedded lab [default: the lab's; with --target that is not the gateway's own, so its limits are not judged].
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// What applications see of the broken providers, instead of what the drill says.
