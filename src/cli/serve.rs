@@ -187,6 +187,10 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
     let policy = Arc::clone(&settings.policy);
     let gateway = Gateway::start(settings).await?;
     announce(global, args, chosen, &policy, &gateway);
+    if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
+        // Also with --quiet: what looks like a service is none.
+        global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
+    }
     let orphaned = stdin_end(args.exit_with_stdin);
     let drain = tokio::select! {
         _ = signals.next() => Duration::from_secs(args.drain_s),

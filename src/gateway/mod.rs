@@ -18,6 +18,7 @@ pub mod bus;
 pub mod driver;
 #[cfg(test)]
 mod driver_tests;
+pub mod expiry;
 pub mod front;
 pub mod http;
 pub mod intake;
@@ -139,6 +140,7 @@ impl Gateway {
         for alert in alerts {
             driver::Watcher::event(&*app, alert);
         }
+        let expired = expiry::look(&app);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);
@@ -158,6 +160,9 @@ impl Gateway {
             move |request, _, id: String| std::future::ready(admin::handle(&serving, &request, &id)),
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
+        if !expired {
+            helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app))));
+        }
         for target in &policy.targets {
             helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }

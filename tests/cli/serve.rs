@@ -173,6 +173,61 @@ fn a_policy_that_lets_nobody_answer_is_not_served() {
     }
 }
 
+/// What looks like a service and answers nobody must not look ready.
+#[test]
+fn an_expired_policy_is_said_loudly_and_is_ready_only_for_what_it_still_answers() {
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let fine = policy(provider.local_addr().unwrap(), "");
+    let past = fine.replace("2100-01-01T00:00:00Z", "2025-03-01T12:00:00Z");
+    let some = past.replacen("targets:\n", "on_expired: { intents: [hours, prices] }\ntargets:\n", 1);
+    let none = past.replacen("targets:\n", "on_expired: { intents: [] }\ntargets:\n", 1);
+    for (text, status, answered) in [
+        (&past, "503", "every request is handed to a human"),
+        (&none, "503", "every request is handed to a human"),
+        (&some, "200", "only the intents hours, prices are answered"),
+    ] {
+        write(&dir, text);
+        let mut served = Served::start(dir.path(), &["--exit-with-stdin", "--quiet", "--journal", "j.jsonl"]);
+        let admin = served.address("admin");
+        let until = Instant::now() + LIMIT;
+        while !get(admin, "/snapshot").contains("\"reachable\"") {
+            assert!(Instant::now() < until, "the target was not looked at");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ready = get(admin, "/readyz");
+        let (head, body) = ready.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{ready}");
+        assert!(body["reason"].as_str().unwrap().starts_with("expired: ") && body["expired"] == true, "{body}");
+        assert_eq!(
+            (body["ready"].as_bool(), body["routes"][0]["ready"].as_bool()),
+            (Some(status == "200"), Some(status == "200"))
+        );
+        drop(served.child.stdin.take());
+        served.wait();
+        let mut said = String::new();
+        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let line = said.lines().find(|l| l.starts_with("EXPIRED ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains("2025-03-01T12:00:00Z") && line.contains(answered), "{line}");
+        let journal = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
+        let alerts: Vec<&str> = journal.lines().filter(|l| l.contains("policy_expired")).collect();
+        assert_eq!(alerts.len(), 1, "{journal}");
+        std::fs::remove_file(dir.path().join("j.jsonl")).unwrap();
+    }
+    // It happens while it runs.
+    let soon = (std::time::SystemTime::now() + Duration::from_secs(3)).duration_since(std::time::UNIX_EPOCH).unwrap();
+    let soon = jiff::Timestamp::from_second(i64::try_from(soon.as_secs()).unwrap()).unwrap();
+    write(&dir, &fine.replace("2100-01-01T00:00:00Z", &soon.to_string()));
+    let served = Served::start(dir.path(), &["--exit-with-stdin", "--journal", "j.jsonl"]);
+    let until = Instant::now() + LIMIT;
+    while !std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap_or_default().contains("policy_expired") {
+        assert!(Instant::now() < until, "no alert");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(get(served.address("admin"), "/readyz").starts_with("HTTP/1.1 503"));
+}
+
 #[test]
 fn verbose_names_every_setting_that_is_not_enforced() {
     let dir = tempfile::tempdir().unwrap();

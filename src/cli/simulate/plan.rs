@@ -213,6 +213,17 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             notes.push(format!("without a history, taken as up all the time: {}", without.join(", ")));
         }
     }
+    if let Some(at) = plan.policy.expires_unix_s.filter(|at| jiff::Timestamp::now().as_second() >= *at) {
+        let when = jiff::Timestamp::from_second(at).map_or_else(|_| String::new(), |t| format!(" on {t}"));
+        notes.push(format!(
+            "the policy expired{when}: here it is run as if it were valid; `serve` would answer {}",
+            if crate::gateway::expiry::answers_nobody(&plan.policy) {
+                "nobody"
+            } else {
+                "the intents of on_expired alone"
+            }
+        ));
+    }
     if !plan.policy.not_enforced.is_empty() {
         let keys = plan.policy.not_enforced.iter().filter_map(|key| key.split(": ").next());
         notes.push(format!("read, not enforced by the core yet: {}", keys.collect::<Vec<_>>().join(", ")));

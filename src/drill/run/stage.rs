@@ -159,6 +159,12 @@ impl<'a> Run<'a> {
         let policy = self.policy(&topology, &file.route)?;
         let plan = compile(file, &topology, &policy, self.options.see)?;
         self.declare(file, &plan, &topology, found);
+        if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
+            tell.say(
+                &format!("the policy {} has expired: a gateway of it hands requests to a human", self.policy_name),
+                true,
+            );
+        }
         if plan.declared.recovery_ms.is_none() && plan.cuts_off() {
             let route = &plan.declared.route;
             tell.say(&format!("objectives.recovery_ms of route {route} is not declared: this can be no PASS"), true);
