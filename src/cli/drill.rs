@@ -11,8 +11,8 @@ use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
 use crate::drill::propose::nothing;
 use crate::drill::report::{
-    Table, closing, cut_table, lines, not_judged, phase_table, promise_lines, promise_table, rto_line, summary,
-    times_head, whole_line,
+    Table, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines, promise_table,
+    rto_line, summary, times_head, whole_line, why,
 };
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
@@ -125,7 +125,7 @@ pub struct RunArgs {
     /// What applications see of the broken providers, instead of what the drill says.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub see: Option<SeeArg>,
-    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one that holds a report is refused [default:
+    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one with anything in it is refused [default:
     /// reports/NAME-TIME].
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub report: Option<PathBuf>,
@@ -302,7 +302,9 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
     out.push(String::new());
     let as_lines = width.unwrap_or(DEFAULT_WIDTH) < PROMISES_WIDTH;
-    out.push(if as_lines { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
+    // Rows that were not judged stand below, each once, with the reason.
+    let judged = judged_alone(j);
+    out.push(if as_lines { promise_lines(&judged).join("\n") } else { draw(&promise_table(&judged), &["n"]) });
     out.push(rto_line(j));
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
@@ -332,8 +334,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
             out.extend(lines.iter().map(|l| format!("  {l}")));
         }
     };
-    let (_, skipped) = not_judged(ev, j);
-    section(&mut out, "not judged", &skipped);
+    section(&mut out, "not judged", &not_judged_by_reason(ev, j));
     section(&mut out, "not exercised", &facts.not_exercised);
     section(&mut out, times_head(ev), &ev.declared.scaling);
     if facts.proposals.is_empty() {
@@ -344,11 +345,14 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
     out.extend(whole_line(j));
     let mut out = vec![wrap(&out.join("\n"), width)];
+    // What to do about the verdict stands beside it, where people look last.
+    let reasons = why(ev, j);
     // To be copied, so never broken into lines.
     out.push(format!("report: {}\nagain: {}", report.display(), facts.again));
     let secs = facts.duration_ms / 1e3;
     let aborted = ev.aborted.as_ref().map(|a| format!(" ({}: {})", a.by, a.text)).unwrap_or_default();
     out.push(format!("clean-up {}, {secs:.1} s{aborted}", facts.cleanup.word()));
+    out.extend(reasons.iter().map(|line| wrap(line, width)));
     out.push(closing(ev, j));
     out.join("\n")
 }
