@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Global;
+use super::policy_file::{self, Kind};
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
@@ -205,6 +206,10 @@ fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
 /// Reads a drill; problems are shown as `validate` shows them.
 fn read(global: &Global, found: &Found) -> Result<DrillFile> {
     library::parse(found).map_err(|problems| {
+        let (doc, _) = crate::spec::document::read("", found.text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
+        if let Err(other) = policy_file::of_kind(Kind::Drill, &doc, &crate::units::printable(&found.source, 300)) {
+            return other;
+        }
         let (source, diagnostics) = *problems;
         let mut report = diag::Report::new();
         report.add(source, diagnostics);
@@ -230,6 +235,10 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     usable_urls(args)?;
     let found = library::find(&args.name)?;
     let file = read(global, &found)?;
+    if let Some(path) = &args.policy {
+        let shown = crate::units::printable(&path.display().to_string(), 300);
+        policy_file::of_kind(Kind::Policy, &policy_file::read(path)?.policy(&shown).doc, &shown)?;
+    }
     let options = Options {
         seed: args.seed,
         targets: args.target.clone(),

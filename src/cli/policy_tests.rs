@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Global;
-use super::policy_file::{self, Content};
+use super::policy_file::{self, Content, Kind};
 use super::validate::Format;
 use crate::diag::{Diagnostic, Report, list, quoted, render_human, render_json};
 use crate::error::{Expected, Result};
@@ -32,13 +32,16 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     let bytes = bytes_of(path)?;
     let name = printable(&path.display().to_string(), 300);
     let (file, mut found, doc) = read(&name, &bytes);
+    policy_file::of_kind(Kind::Tests, &doc, &name)?;
     let mut report = Report::new();
     let Some(file) = file else {
         report.add(doc.into_source(), found);
         return Ok(broken(global, format, &report));
     };
     let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
-    let loaded = policy_file::read(&policy_path)?.policy(&printable(&policy_path.display().to_string(), 300));
+    let shown = printable(&policy_path.display().to_string(), 300);
+    let loaded = policy_file::read(&policy_path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     let Some(policy) = loaded.policy else {
         report.add(loaded.doc.into_source(), loaded.diagnostics);
         return Ok(broken(global, format, &report));

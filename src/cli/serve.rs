@@ -12,7 +12,7 @@ use self::signals::Signals;
 use tokio::sync::oneshot;
 
 use super::Global;
-use super::policy_file;
+use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -232,6 +232,7 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 fn load(global: &Global, path: &Path) -> Result<Policy> {
     let name = crate::units::printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&name);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
     // is asked about; files, keys and expiry are no reason to stop.
     let mut blocking = lint::check(&loaded, &World::default());
