@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Args, Down};
 use crate::assets;
-use crate::cli::policy_file;
+use crate::cli::policy_file::{self, Kind};
 use crate::diag::Diagnostic;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -56,7 +56,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan> {
     let named = match &args.scenario {
         Some(name) => Some(scenario::named(name).ok_or_else(|| {
             let near = nearest(name, names()).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-            Expected::usage(
+            Expected::nothing(
                 format!("there is no scenario {}", printable(name, 60)),
                 format!("{near}`llmfo simulate --list` names them"),
             )
@@ -102,6 +102,7 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
 fn load(path: &Path) -> Result<Policy> {
     let shown = printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     // What must not be served is not worth simulating: a route that nobody may answer would end in a green figure.
     let blocked = lint::check(&loaded, &World::default()).iter().any(Diagnostic::blocks_serving);
     loaded.policy.filter(|_| !blocked).ok_or_else(|| {
