@@ -42,10 +42,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// Where clients dial; port 0 takes a free one. Loopback only in this version.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
     /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub admin: SocketAddr,
     /// Append events as JSON Lines to this file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -84,6 +84,14 @@ pub enum Format {
     Json,
 }
 
+/// An address and port; what is likely to be meant otherwise is named.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().filter(|p| p.parse::<u16>().is_ok()).unwrap_or("8080");
+        format!("not an IP address and a port; write 127.0.0.1:{port} or [::1]:{port}")
+    })
+}
+
 /// How long open requests may go on when whoever started the gateway is gone.
 const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 
@@ -98,7 +106,6 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if args.record_inputs.is_some() && args.record_inputs == args.journal {
         return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
     }
-    say_not_enforced(global, &args, &policy);
     let folder = match chosen.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
@@ -186,6 +193,8 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
     let gateway = Gateway::start(settings).await?;
+    // What keeps it from starting is said alone.
+    say_not_enforced(global, args, &policy);
     announce(global, args, chosen, &policy, &gateway);
     if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
         // Also with --quiet: what looks like a service is none.
@@ -301,6 +310,15 @@ fn seed_from_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_without_its_half_is_answered_with_an_example() {
+        assert_eq!(address("[::1]:9782").unwrap().port(), 9782);
+        for text in ["9782", ":9782", "localhost:9782"] {
+            assert!(address(text).unwrap_err().ends_with("write 127.0.0.1:9782 or [::1]:9782"), "{text}");
+        }
+        assert!(address("127.0.0.1").unwrap_err().contains("127.0.0.1:8080"));
+    }
 
     #[test]
     fn one_setting_is_read_and_changes_nothing() {

@@ -29,6 +29,7 @@ pub mod probe;
 pub mod record;
 pub mod relay;
 pub mod targets;
+mod warned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

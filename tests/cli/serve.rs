@@ -155,6 +155,7 @@ fn every_unusable_credential_is_named_at_once() {
     write(&dir, &policy(nowhere(), more).replace("targets: [a]", "targets: [a, b, c]"));
     let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0"], &[("LLMFO_TEST_TWO", "${X}")]);
     assert_eq!(code, Some(2), "{said}");
+    assert!(!said.contains("not enforced"), "what keeps it from starting is said alone: {said}");
     for name in ["3 credentials", "target a", "LLMFO_TEST_ONE", "target b", "keys/none", "target c", "LLMFO_TEST_TWO"] {
         assert!(said.contains(name), "{name}: {said}");
     }
@@ -226,6 +227,39 @@ fn an_expired_policy_is_said_loudly_and_is_ready_only_for_what_it_still_answers(
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(get(served.address("admin"), "/readyz").starts_with("HTTP/1.1 503"));
+}
+
+/// Who reads the log must see why a target fails, and not see it a thousand times.
+#[test]
+fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    write(&dir, &policy(closed, ""));
+    let mut served = Served::start(dir.path(), &["--exit-with-stdin"]);
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(served.address("listen")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let head =
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.starts_with("HTTP/1.1 503"), "{all}");
+    }
+    drop(served.child.stdin.take());
+    served.wait();
+    let mut said = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let warned = |what: &str| -> Vec<Value> {
+        let lines = said.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        lines.filter(|v| v["level"] == "WARN" && v["message"] == what).collect()
+    };
+    let failed = warned("attempt failed");
+    assert_eq!(failed.len(), 1, "{said}");
+    assert!(failed[0]["target"].is_string() && failed[0]["reason"] == "refused", "{failed:?}");
+    assert_eq!(warned("target takes no traffic").len(), 1, "three in a row trip its breaker: {said}");
+    assert_eq!(warned("customer handed to a human").len(), 1, "{said}");
 }
 
 #[test]

@@ -114,6 +114,19 @@ fn a_route_without_failover_fails_and_is_told_so() {
     assert!((s["forced_handoff_rate"].as_f64().unwrap() - share).abs() < 1e-9, "{handoffs}");
 }
 
+/// Without --target the lab's own entries are driven, behind which nobody listens yet.
+#[test]
+fn an_entry_that_nobody_serves_is_told_where_to_listen() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+    let (exit, text, _, out) = drill(&["region-outage", "--lab", up["admin"].as_str().unwrap()], dir.path());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, text.as_str()), (3, ""), "{said}");
+    let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+    assert!(said.contains(&format!("--listen {listen}")) && said.contains("--target"), "{said}");
+}
+
 /// Without an objective for what the drill is about there is no verdict, however well it went.
 #[test]
 fn a_policy_without_objectives_is_no_pass() {

@@ -260,7 +260,11 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
         ),
     ];
     if i.dependencies_cut > 0 {
-        let measured = format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms));
+        let measured = match case.ev.foreign {
+            // What the lab's stores went through is nothing that this gateway did.
+            true => "not known".into(),
+            false => format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms)),
+        };
         // Where the model itself was not replaced, failures say nothing about the dependencies.
         let why = if case.ev.foreign {
             "these are the lab's stores; a gateway that the drill did not start has its own, or none"

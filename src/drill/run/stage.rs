@@ -323,12 +323,13 @@ impl<'a> Run<'a> {
         };
         self.targets = entries.iter().map(|e| e.url.clone()).collect();
         for entry in &entries {
-            self.answers(entry).await?;
+            let own = ground.topology.entries.iter().find(|e| e.url == entry.url && stage.embedded.is_none());
+            self.answers(entry, own.map(|e| e.listen.as_str())).await?;
         }
         Ok(entries)
     }
 
-    async fn answers(&self, entry: &Entry) -> Result<()> {
+    async fn answers(&self, entry: &Entry, listen: Option<&str>) -> Result<()> {
         let until = Instant::now() + ENTRY_READY;
         loop {
             let met = feel(&entry.url, "/models", LOOK).await;
@@ -336,10 +337,17 @@ impl<'a> Run<'a> {
                 Felt::Answered => return Ok(()),
                 _ if self.stopped() => return Ok(()),
                 met if Instant::now() > until => {
-                    return Err(Expected::could_not(
-                        format!("{} ({}) does not answer: {}", entry.name, entry.url, met.text()),
-                        "is the gateway up, and does its URL end in /v1?",
-                    ));
+                    let what = format!("{} ({}) does not answer: {}", entry.name, entry.url, met.text());
+                    // Without a target the lab's own entry was tried, behind which nobody has to listen yet.
+                    let hint = listen.map_or_else(
+                        || "is the gateway up, and does its URL end in /v1?".to_owned(),
+                        |at| {
+                            format!(
+                                "start `llmfo serve --listen {at}` of that region, or name your gateway with --target"
+                            )
+                        },
+                    );
+                    return Err(Expected::could_not(what, hint));
                 }
                 _ => sleep(TICK).await,
             }

@@ -55,7 +55,7 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
     let (until, why, share) = match &t.availability {
         Availability::Serving { share } => (None, None, Some(*share)),
         Availability::Cooling { until, why } | Availability::Benched { until, why } => {
-            (Some(ms(until.since(now))), Some(why.clone()), None)
+            (Some(ms(until.since(now)).round()), Some(why.clone()), None)
         }
         Availability::Probing => (None, None, None),
     };
