@@ -318,9 +318,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
     if let Some(cuts) = cut_table(j) {
-        if narrow {
-            out.push("\nstreams that were cut".into());
-        }
+        out.push("\nstreams that were cut".into());
         out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
     }
     out.push("timeline".into());
@@ -333,7 +331,8 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
             Weight::Note => "note",
         };
         out.push(String::new());
-        out.push(format!("{} [{weight}, {} cases]: {}", f.code, f.n, f.text));
+        let cases = if f.n == 1 { "case" } else { "cases" };
+        out.push(format!("{} [{weight}, {} {cases}]: {}", f.code, f.n, f.text));
         out.extend(f.examples.iter().map(|e| format!("  {e}")));
     }
     out.push(String::new());

@@ -38,6 +38,9 @@ end with an error event. A second signal ends it at once. Exit code 0 after a dr
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// What is written without `--policy` is not taken for one, but answered with it.
+    #[arg(value_name = "PATH", hide = true, conflicts_with = "policy")]
+    pub stray: Option<PathBuf>,
     /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
@@ -100,6 +103,11 @@ const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// A policy that must not be served, a secret or an address that cannot be used.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    if let Some(stray) = &args.stray {
+        let shown = crate::units::printable(&stray.display().to_string(), 300);
+        let what = format!("serve takes no file by itself: {shown}");
+        return Err(Expected::usage(what, format!("llmfo serve --policy {shown}")));
+    }
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
     let logs = logs(global, args.format);

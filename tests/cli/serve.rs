@@ -114,6 +114,10 @@ fn what_must_not_be_served_is_refused_with_the_reason() {
     assert!(said.contains("no policy is named"), "{said}");
 
     write(&dir, &policy(nowhere(), ""));
+    let (code, said) = refused(dir.path(), &["mine.yaml"], &[]);
+    assert!(code == Some(2) && said.contains("llmfo serve --policy mine.yaml"), "{said}");
+    let (code, said) = refused(dir.path(), &["--listen", ":9782"], &[]);
+    assert!(code == Some(2) && said.contains("write 127.0.0.1:9782"), "{said}");
     let (code, said) = refused(dir.path(), &["--listen", "0.0.0.0:0"], &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--listen 0.0.0.0:0 is not a loopback address"), "{said}");
