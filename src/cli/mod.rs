@@ -4,6 +4,7 @@ pub mod completions;
 pub mod drill;
 pub mod explain;
 pub mod lab;
+pub mod ledger;
 pub mod policy_file;
 pub mod policy_tests;
 pub mod serve;
@@ -58,6 +59,8 @@ pub enum Command {
     Lab(lab::Args),
     /// The embedded Toxiproxy-compatible fault server alone.
     Toxiproxy(toxiproxy::Args),
+    /// What was handed to clients: tool calls that must be checked after an incident.
+    Ledger(ledger::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -102,6 +105,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Simulate(args) => simulate::run(&global, args),
         Command::Lab(args) => lab::run(&global, args),
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
+        Command::Ledger(args) => ledger::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::signals::Signals;
+use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
@@ -16,6 +16,7 @@ use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::{Gateway, Settings};
 use crate::lint::{self, World};
@@ -31,8 +32,10 @@ Examples:
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGTERM, SIGINT, SIGHUP and SIGQUIT drain: not ready at once, no new connections, open requests finish within --drain-s, then
-end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
+SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a
+log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not
+ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at
+once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -57,12 +60,19 @@ pub struct Args {
     /// it again.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub record_inputs: Option<PathBuf>,
+    /// Where delivered tool calls are written down, so that a repeated turn never makes one twice; `memory`: nowhere, and a
+    /// restart forgets them. Default: a file for this address below the state folder ($XDG_STATE_HOME/llmfo/ledger).
+    #[arg(long, value_name = "FILE|memory", value_hint = clap::ValueHint::FilePath)]
+    pub ledger: Option<PathBuf>,
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
     /// Seed of everything that is drawn at random. Default: from the clock.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Let SIGHUP put a policy with a lower serial in the place of one with a higher.
+    #[arg(long)]
+    pub allow_rollback: bool,
     /// Seconds that open requests have to finish when it is stopped.
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub drain_s: u64,
@@ -119,6 +129,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         _ => PathBuf::from("."),
     };
     credentials(&policy, &chosen.path)?;
+    let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
         policy: Arc::new(policy),
         folder,
@@ -130,6 +141,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
         inputs: args.record_inputs.clone(),
+        ledger: Arc::new(ledger),
         limits: ListenerLimits::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -196,22 +208,49 @@ fn credentials(policy: &Policy, chosen: &Path) -> Result<()> {
     }
 }
 
+fn ledger_place(args: &Args, policy: &Path) -> Result<Place> {
+    Ok(match &args.ledger {
+        Some(named) if named.as_os_str() == "memory" => Place::Memory,
+        Some(named) => Place::File(named.clone()),
+        None => Place::File(super::ledger::default_file(args.listen, policy)?),
+    })
+}
+
+/// For people and machines.
+fn ledger_named(place: &Place) -> String {
+    match place {
+        Place::File(path) => crate::units::printable(&path.display().to_string(), 300),
+        Place::Memory => "memory".to_owned(),
+    }
+}
+
 async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
     let mut signals =
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
-    let gateway = Gateway::start(settings).await?;
+    let ledger = ledger_named(settings.ledger.place());
+    let mut gateway = Gateway::start(settings).await?;
     // What keeps it from starting is said alone.
     say_not_enforced(global, args, &policy);
-    announce(global, args, chosen, &policy, &gateway);
+    announce(global, args, chosen, &policy, &ledger, &gateway);
     if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
         // Also with --quiet: what looks like a service is none.
         global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
     }
     let orphaned = stdin_end(args.exit_with_stdin);
-    let drain = tokio::select! {
-        _ = signals.next() => Duration::from_secs(args.drain_s),
-        Ok(()) = orphaned => ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+    let mut orphaned = std::pin::pin!(async {
+        if orphaned.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
+    let drain = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop(_) => break Duration::from_secs(args.drain_s),
+                Asked::Reload => reload(global, args, chosen, &mut gateway),
+            },
+            () = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+        }
     };
     let open = gateway.open();
     if open > 0 && !global.quiet {
@@ -224,11 +263,43 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
             }
             Ok(Exit::Good)
         }
-        exit = signals.next() => Ok(exit),
+        exit = signals.stop() => Ok(exit),
     }
 }
 
-/// Resolves when standard input ends; never if that is not wanted.
+/// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
+fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
+    match again(global, args, chosen, gateway) {
+        Ok(None) => tracing::info!("the policy is as before; nothing was reloaded"),
+        Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
+        Err(why) => {
+            tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
+            gateway.refused(&why.what);
+        }
+    }
+}
+
+/// Puts the file's policy in the place of the one that holds; its version, unless it is the same.
+fn again(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) -> Result<Option<String>> {
+    let policy = load(global, &chosen.path)?;
+    let holds = gateway.policy();
+    credentials(&policy, &chosen.path)?;
+    if let (Some(serial), Some(before)) = (policy.serial, holds.serial)
+        && serial < before
+        && !args.allow_rollback
+    {
+        return Err(Expected::usage(
+            format!("serial {serial} is lower than {before}, which holds"),
+            "give the file a higher serial, or start with --allow-rollback",
+        ));
+    }
+    let version = crate::units::printable(&policy.version, 100);
+    let same = policy.sha256 == holds.sha256;
+    gateway.reload(policy)?;
+    Ok((!same).then_some(version))
+}
+
+/// Tells when standard input ends; with an error at once if that is not wanted.
 fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
     let (tell, ended) = oneshot::channel();
     if wanted {
@@ -240,7 +311,6 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
             let _ = tell.send(());
         });
     } else {
-        // Dropped, the receiver would resolve with an error, which the caller's pattern passes over.
         drop(tell);
     }
     ended
@@ -269,7 +339,14 @@ fn load(global: &Global, path: &Path) -> Result<Policy> {
     }
 }
 
-fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: &Policy, gateway: &Gateway) {
+fn announce(
+    global: &Global,
+    args: &Args,
+    chosen: &policy_file::Chosen,
+    policy: &Policy,
+    ledger: &str,
+    gateway: &Gateway,
+) {
     match args.format {
         Format::Json => {
             let line = serde_json::json!({
@@ -279,6 +356,7 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
                 "admin": gateway.admin.to_string(),
                 "policy": policy.version,
                 "policy_sha256": policy.sha256,
+                "ledger": ledger,
             });
             global.term.out(&line.to_string());
         }
@@ -287,7 +365,8 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
             let path = crate::units::printable(&chosen.path.display().to_string(), 300);
             let version = crate::units::printable(&policy.version, 100);
             global.term.out(&format!(
-                "policy  {path}{how}, version {version}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                "policy  {path}{how}, version {version}\nledger  {ledger}{}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                if ledger == "memory" { ": a restart forgets which calls were delivered" } else { "" },
                 gateway.listen, gateway.admin
             ));
         }

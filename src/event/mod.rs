@@ -104,6 +104,15 @@ pub enum Event {
         /// Requests that got a controlled error.
         requests: u64,
     },
+    /// Another policy holds.
+    PolicyReplaced {
+        /// Its version.
+        policy: String,
+        /// SHA-256 of its file.
+        policy_sha256: String,
+        /// SHA-256 of the file of the one that held.
+        before_sha256: String,
+    },
     /// The gateway drained and stopped.
     Stopped {
         /// Requests still open then.

@@ -37,18 +37,20 @@ pub fn look(app: &App) -> bool {
     let expired = app.expired();
     if expired {
         let reason = "policy_expired".to_owned();
-        app.event(Event::Alert { target: None, reason, text: text(&app.policy) });
+        app.event(Event::Alert { target: None, reason, text: text(&app.policy()) });
     }
     expired
 }
 
-/// Looks until it has expired, and says so.
-pub async fn watch(app: Arc<App>) {
+/// Looks all the time, and says so each time that it happens: a reload may have brought a policy with a later end.
+/// `expired`: what was told already.
+pub async fn watch(app: Arc<App>, mut expired: bool) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if app.expired() {
+        let now = app.expired();
+        if now && !expired {
             look(&app);
-            return;
         }
+        expired = now;
     }
 }

@@ -64,6 +64,13 @@ impl Recorder {
         Ok(Recorder { way: Arc::new(Mutex::new(Way { to: Some(to), written })), ended })
     }
 
+    /// Nothing follows.
+    fn end(&self, why: &str) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the input journal ends here: {why}");
+        }
+    }
+
     /// Takes nothing more, and waits until the disk has what it took, for at most `limit`. False: it has not.
     pub fn close(&self, limit: Duration) -> bool {
         let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,10 +85,8 @@ impl Recorder {
         let Some(text) = text else { return };
         let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(to) = &way.to else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = to.try_send(text)
-            && !self.ended.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!("the input journal ends here: its disk is too slow or gone");
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = to.try_send(text) {
+            self.end("its disk is too slow or gone");
         }
     }
 }
@@ -172,7 +177,7 @@ impl Recorded {
     #[must_use]
     pub fn new(engine: Engine, policy: &Policy, seed: u64, recorder: Recorder) -> Recorded {
         let policy_sha256 = policy.sha256.clone();
-        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: false }).ok());
+        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: true }).ok());
         Recorded { engine, recorder, seq: 0 }
     }
 }
@@ -196,5 +201,10 @@ impl Machine for Recorded {
 impl Core for Recorded {
     fn snapshot(&self, now: Ts) -> Snapshot {
         self.engine.snapshot(now)
+    }
+
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>) {
+        self.recorder.end("another policy holds from here on, and it is played under one");
+        self.engine.succeed(now, Arc::clone(policy));
     }
 }

@@ -12,7 +12,6 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
             out.push(line);
         }
     };
-    say(raw.serial.is_some(), "serial", "a lower one will be refused when a policy is exchanged");
     say(
         raw.on_ledger_loss.is_some(),
         "on_ledger_loss",

@@ -80,7 +80,10 @@ pub fn recovery_bound(policy: &Policy) -> Duration {
     let probe = policy.routes.iter().map(|r| r.deadline).max().unwrap_or_default();
     let breaker = policy.breaker;
     let health = policy.health.window + policy.health.probe_every * breaker.half_open_successes.max(1);
-    breaker.max_cooldown.max(BENCH) + probe * (breaker.half_open_successes.max(1) + 1) + health + Duration::from_secs(5)
+    let probes = breaker.half_open_successes.max(1) + 1;
+    // Under `probe: live` each probe may wait for a request as long as this.
+    let patience = if breaker.probe == ProbeKind::Live { breaker.base_cooldown * probes } else { Duration::ZERO };
+    breaker.max_cooldown.max(BENCH) + probe * probes + patience + health + Duration::from_secs(5)
 }
 
 /// Everybody serves: every route is back at its first choice after at most this.

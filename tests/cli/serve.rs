@@ -19,6 +19,11 @@ fn policy(provider: SocketAddr, more: &str) -> String {
     )
 }
 
+/// One of its settings is read and not enforced yet.
+fn unenforced() -> String {
+    policy(nowhere(), "").replace("    data: none\n", "    data: none\n    keep_alive_ms: 500\n")
+}
+
 fn nowhere() -> SocketAddr {
     "127.0.0.1:9".parse().unwrap()
 }
@@ -50,11 +55,15 @@ impl Served {
         Served::of(serve(dir, &[]), args)
     }
 
-    fn of(mut command: Command, args: &[&str]) -> Served {
+    fn of(command: Command, args: &[&str]) -> Served {
+        Served::with_stdin(command, args, Stdio::piped())
+    }
+
+    fn with_stdin(mut command: Command, args: &[&str], stdin: Stdio) -> Served {
         let mut child = command
             .args(["--listen", "127.0.0.1:0", "--format", "json"])
             .args(args)
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -269,19 +278,19 @@ fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
 #[test]
 fn verbose_names_every_setting_that_is_not_enforced() {
     let dir = tempfile::tempdir().unwrap();
-    write(&dir, &policy(nowhere(), ""));
+    write(&dir, &unenforced());
     let mut served = Served::start(dir.path(), &["--exit-with-stdin", "-v"]);
     drop(served.child.stdin.take());
     served.wait();
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: serial"), "{said}");
+    assert!(said.contains("not enforced yet: routes.chat.keep_alive_ms"), "{said}");
 }
 
 #[test]
 fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     let dir = tempfile::tempdir().unwrap();
-    write(&dir, &policy(nowhere(), ""));
+    write(&dir, &unenforced());
     let mut served = Served::start(dir.path(), &["--exit-with-stdin", "--journal", "j.jsonl", "--seed", "7"]);
     assert_eq!((&served.first["format"], &served.first["policy"]), (&1.into(), &"cli-1".into()));
     assert_eq!(served.first["pid"], served.child.id());
@@ -329,7 +338,16 @@ fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir, &policy(silent(), ""));
     for signal in [rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
-        let mut drained = Served::start(dir.path(), &["--drain-s", "1"]);
+        use rustix::pty::OpenptFlags;
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let terminal = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::grantpt(&terminal).unwrap();
+        rustix::pty::unlockpt(&terminal).unwrap();
+        let name = rustix::pty::ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+        let stdin = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let mut drained = Served::with_stdin(serve(dir.path(), &[]), &["--drain-s", "1"], stdin.into());
+        // The terminal is gone; whoever opened it tells with SIGHUP.
+        drop(terminal);
         let mut client = ask(&drained);
         drained.signal(signal);
         let (code, took) = drained.wait();
@@ -347,6 +365,62 @@ fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     // Still there, and still ready to be stopped by a signal that counts.
     let _client = ask(&served);
     served.signal(rustix::process::Signal::TERM);
+    assert_eq!(served.wait().0, Some(0));
+}
+
+#[test]
+fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
+    use rustix::process::Signal;
+    let dir = tempfile::tempdir().unwrap();
+    let version = |serial: u32| {
+        policy(nowhere(), "")
+            .replace("cli-1", &format!("cli-{serial}"))
+            .replace("serial: 1", &format!("serial: {serial}"))
+    };
+    write(&dir, &version(5));
+    let journal = dir.path().join("journal.jsonl");
+    let mut served = Served::start(dir.path(), &["--journal", journal.to_str().unwrap()]);
+    let admin = served.address("admin");
+    let count = |result: &str| {
+        let text = get(admin, "/metrics");
+        let name = format!("llmfo_policy_reloads_total{{result=\"{result}\"}} ");
+        text.lines().find_map(|l| l.strip_prefix(&name)).map_or(0, |n| n.parse::<u32>().unwrap())
+    };
+    let holds = || get(admin, "/snapshot").contains("\"version\":\"cli-6\"");
+    let until = |what: &str, ok: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !ok() {
+            assert!(start.elapsed() < LIMIT, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    write(&dir, &version(6));
+    served.signal(Signal::HUP);
+    until("the sixth holds", &holds);
+    for (n, (text, why)) in [
+        ("version: [\n".to_owned(), "must not be served"),
+        (version(4), "serial 4 is lower than 6"),
+        (version(7).replace("targets: [a]", "targets: [b]"), "must not be served"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        write(&dir, &text);
+        served.signal(Signal::HUP);
+        until(why, &|| count("refused") == u32::try_from(n).unwrap() + 1);
+        assert!(holds(), "the one before goes on");
+        until("an alert", &|| std::fs::read_to_string(&journal).unwrap_or_default().contains(why));
+    }
+    assert_eq!(count("taken"), 1);
+    served.signal(Signal::TERM);
+    assert_eq!(served.wait().0, Some(0));
+    write(&dir, &version(6));
+    let mut served = Served::start(dir.path(), &["--allow-rollback"]);
+    let admin = served.address("admin");
+    write(&dir, &version(4));
+    served.signal(Signal::HUP);
+    until("a rollback that is allowed", &|| get(admin, "/snapshot").contains("\"version\":\"cli-4\""));
+    served.signal(Signal::TERM);
     assert_eq!(served.wait().0, Some(0));
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use llmfo::gateway::ledger::{Ledger, Place};
 use llmfo::gateway::listener::ListenerLimits;
 use llmfo::gateway::{Gateway, Settings};
 use serde_json::Value;
@@ -32,6 +33,8 @@ pub struct Change {
     pub inputs: Option<PathBuf>,
     /// The policy's folder: `evidence/` is beside it.
     pub folder: PathBuf,
+    /// The ledger; in memory if none is given.
+    pub ledger: Option<Arc<Ledger>>,
 }
 
 impl Default for Change {
@@ -44,6 +47,7 @@ impl Default for Change {
             journal: None,
             inputs: None,
             folder: PathBuf::from("."),
+            ledger: None,
         }
     }
 }
@@ -93,6 +97,7 @@ impl Rig {
             seed: 1,
             journal: change.journal.map(llmfo::telemetry::JournalSettings::at),
             inputs: change.inputs,
+            ledger: change.ledger.unwrap_or_else(|| Arc::new(Ledger::start(&Place::Memory).unwrap())),
             limits: change.limits,
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();
@@ -168,6 +173,14 @@ impl Rig {
             });
         }
         all.wait();
+    }
+
+    /// Another policy, as a signal to read it again brings one.
+    pub fn reload(&mut self, yaml: &str) -> Result<(), String> {
+        let (policy, found) = llmfo::policy::load("test.yaml", yaml.as_bytes());
+        let policy = policy.unwrap_or_else(|| panic!("{found:#?}\n{yaml}"));
+        let _within = self.runtime.enter();
+        self.gateway.as_mut().unwrap().reload(policy).map_err(|e| e.what)
     }
 
     /// Stops the gateway as a signal would.

@@ -36,7 +36,8 @@ fn an_input_journal_replays_to_the_same_decisions() {
         let header: Header = serde_json::from_str(lines.next().unwrap()).unwrap();
         assert_eq!(header.policy_sha256, policy.sha256);
         let entries: Vec<Entry> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-        let mut engine = Engine::new(Arc::clone(&policy), header.seed).without_hedges();
+        let mut engine = Engine::new(Arc::clone(&policy), header.seed);
+        assert!(header.hedges);
         let mut records = Vec::new();
         replay(&mut engine, entries, |_, output| {
             if let Output::Done { record, .. } = output {

@@ -19,6 +19,8 @@ mod gateway_life;
 #[cfg(test)]
 mod gateway_pause;
 #[cfg(test)]
+mod gateway_reload;
+#[cfg(test)]
 mod gateway_replay;
 #[cfg(test)]
 mod gateway_types;

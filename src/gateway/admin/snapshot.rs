@@ -9,6 +9,7 @@ use super::super::app::App;
 use super::super::driver::state_name;
 use super::super::expiry;
 use super::super::http::{Answer, json};
+use super::super::ledger::Place;
 use super::super::targets::{REACHABLE, Seen};
 use crate::policy::TargetId;
 use crate::router::decision::{Availability, TargetSnapshot};
@@ -19,8 +20,12 @@ const FORMAT: u32 = 1;
 
 /// The whole state as JSON.
 pub fn snapshot(app: &App) -> Value {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
+    let queued = policy.live_routes().map(|r| {
+        let waiting = core.queued.get(usize::from(r.id.0)).copied().unwrap_or(0);
+        (r.name.clone(), value!(waiting))
+    });
     let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
     let attempts: u64 = core.targets.iter().map(|t| t.counters.dials).sum();
     value!({
@@ -29,10 +34,10 @@ pub fn snapshot(app: &App) -> Value {
         "uptime_ms": now.as_ms(),
         "pid": std::process::id(),
         "policy": {
-            "version": app.policy.version,
-            "serial": app.policy.serial,
-            "sha256": app.policy.sha256,
-            "expires_unix_s": app.policy.expires_unix_s,
+            "version": policy.version,
+            "serial": policy.serial,
+            "sha256": policy.sha256,
+            "expires_unix_s": policy.expires_unix_s,
             "expired": app.expired(),
         },
         "draining": app.draining.load(Ordering::Relaxed),
@@ -40,7 +45,15 @@ pub fn snapshot(app: &App) -> Value {
             "open": core.requests_open,
             "committed": core.requests_committed,
             "by_outcome": app.totals(),
-            "queued": app.policy.routes.iter().zip(&core.queued).map(|(r, n)| (r.name.clone(), value!(n))).collect::<serde_json::Map<_, _>>(),
+            "queued": queued.collect::<serde_json::Map<_, _>>(),
+        },
+        "ledger": {
+            "file": match app.ledger.place() {
+                Place::File(path) => Some(crate::units::printable(&path.display().to_string(), 300)),
+                Place::Memory => None,
+            },
+            "writable": !app.ledger.failing(),
+            "unconfirmed": core.unconfirmed_calls,
         },
         "emergency": core.emergency,
         "attempts": { "in_flight": core.attempts_in_flight, "total": attempts },
@@ -60,7 +73,7 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
         Availability::Probing => (None, None, None),
     };
     let dialable = app.targets.get(t.target);
-    let seen = dialable.map(|d| d.evidence.seen()).unwrap_or_default();
+    let seen = dialable.as_ref().map(|d| d.evidence.seen()).unwrap_or_default();
     value!({
         "target": t.name,
         "state": state_name(&t.availability),
@@ -104,7 +117,7 @@ fn evidence(seen: &Seen) -> Value {
 
 /// Ready: every route has a target that is serving and has been seen to be there at least once.
 pub fn readyz(app: &App) -> Answer {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
     let usable = |id: TargetId| {
         let serving =
@@ -112,17 +125,15 @@ pub fn readyz(app: &App) -> Answer {
         serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
     };
     let expired = app.expired();
-    let nobody = expired && expiry::answers_nobody(&app.policy);
+    let nobody = expired && expiry::answers_nobody(&policy);
     let mut all_ready = true;
-    let routes: Vec<Value> = app
-        .policy
-        .routes
-        .iter()
+    let routes: Vec<Value> = policy
+        .live_routes()
         .map(|route| {
             let targets: Vec<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
             let usable: Vec<String> = targets
                 .iter()
-                .filter(|id| usable(**id) && route.legal(app.policy.target(**id)))
+                .filter(|id| usable(**id) && route.legal(policy.target(**id)))
                 .map(|id| app.target_name(*id))
                 .collect();
             all_ready &= !usable.is_empty();
@@ -144,7 +155,7 @@ pub fn readyz(app: &App) -> Answer {
         "format": FORMAT,
         "ready": ready,
         "reason": reason,
-        "policy": app.policy.version,
+        "policy": policy.version,
         "expired": expired,
         "routes": routes,
         "targets": targets,

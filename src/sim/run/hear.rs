@@ -77,7 +77,6 @@ impl<C: Core> Run<'_, C> {
             Output::Note(Note::Availability { target, now, .. }) => {
                 let target = usize::from(target.0);
                 let serves = matches!(now, Availability::Serving { .. });
-                self.wants_request[target] = self.live && matches!(now, Availability::Probing);
                 if self.serving[target] != serves {
                     self.serving[target] = serves;
                     self.figures.service(self.now, serves);

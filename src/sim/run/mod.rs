@@ -11,7 +11,6 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::ProbeKind;
 use crate::router::{AttemptId, Engine, Failure, Input, Machine, RequestId, Sign};
 use crate::sim::arrivals::{Arrivals, Class, Coming, classes};
 use crate::sim::figures::Figures;
@@ -130,10 +129,6 @@ struct Run<'a, C> {
     asked: Ring<Asked>,
     next_request: u64,
     serving: Vec<bool>,
-    /// `probe: live`, ...
-    live: bool,
-    /// ... and all that it needs to serve again is a request.
-    wants_request: Vec<bool>,
     used: Vec<bool>,
     figures: Figures,
     checker: Option<Checker>,
@@ -164,8 +159,6 @@ impl<'a, C: Core> Run<'a, C> {
             asked: Ring::default(),
             next_request: 1,
             serving: vec![true; targets],
-            live: setup.policy.breaker.probe == ProbeKind::Live,
-            wants_request: vec![false; targets],
             used: used.collect(),
             figures: Figures::new(&setup.policy, &classes, setup.load.per_second),
             checker: setup.checks.then(|| Checker::new(Arc::clone(&setup.policy), &classes)),
@@ -217,13 +210,6 @@ impl<'a, C: Core> Run<'a, C> {
             checker.all_serve(self.now, all_serve, &out, took);
             checker.expect_first_choice = all_serve;
         }
-        // Where requests are the probes, first choices get theirs in this time and their ramps begin in it.
-        if self.live {
-            let probed = self.now + crate::sim::verify::settle(&self.setup.policy);
-            if !self.until(probed, tell, |_| false) {
-                return false;
-            }
-        }
         // Every route is asked a few times; ramps are over by then.
         let settle = self.now + crate::sim::verify::settle(&self.setup.policy);
         if !self.until(settle, tell, |_| false) {
@@ -242,9 +228,9 @@ impl<'a, C: Core> Run<'a, C> {
         self.until(drained, tell, |run| run.asked.len() == 0 && run.flights.len() == 0)
     }
 
-    /// Targets of routes that do not serve, and need more than a request to do so.
+    /// Targets of routes that do not serve.
     fn still_out(&self) -> impl Iterator<Item = usize> {
-        (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t] && !self.wants_request[*t])
+        (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t])
     }
 
     /// Goes on until this time, or until `enough`. False: asked to stop.

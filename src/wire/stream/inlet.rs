@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings, StreamState};
 use crate::units::Ts;
-use crate::wire::SseReader;
+use crate::wire::{SseReader, Stamp};
 
 /// A reader and a machine in one: chunks of the body in, what is to be done out.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl StreamInlet {
             all.commit |= step.commit;
             all.progress |= step.progress;
             all.ended |= step.ended;
+            all.calls = all.calls.or(step.calls);
         }
         all
     }
@@ -69,6 +70,11 @@ impl StreamInlet {
         self.state.poll_timeout()
     }
 
+    /// The calls that were handed out, as the client must see them; what waited for it follows.
+    pub fn stamp(&mut self, stamps: &[Stamp]) -> Pushed {
+        self.state.stamp(stamps)
+    }
+
     /// The body has ended: `clean` by itself, or else by a broken connection or a silence past its limit.
     pub fn end(&mut self, clean: bool, now: Ts) -> StreamEnd {
         let before = self.state.committed;
@@ -82,6 +88,7 @@ impl StreamInlet {
             None => self.state.finish(clean),
         };
         if matches!(end.done, Done::Fault(_)) {
+            end.calls = None;
             // After commit the last event may still be sent: it is a part of this attempt's answer.
             if before {
                 end.out = first.out;
@@ -92,6 +99,7 @@ impl StreamInlet {
             first.out.append(&mut end.out);
             end.out = first.out;
             end.commit |= first.commit;
+            end.calls = first.calls.or(end.calls);
         }
         end
     }
