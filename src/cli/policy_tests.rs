@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Global;
-use super::policy_file::{self, Content};
+use super::policy_file::{self, Content, Kind};
 use super::validate::Format;
 use crate::diag::{Diagnostic, Report, list, quoted, render_human, render_json};
 use crate::error::{Expected, Result};
@@ -21,6 +21,14 @@ use crate::units::printable;
 /// Words of `expect` that are no target.
 const NO_TARGET: [&str; 4] = ["handoff", "refused", "unavailable", "too_long"];
 
+/// What a question says about its request, for the reader of a failure.
+fn asked(q: &crate::spec::policy_tests::Question) -> String {
+    let tools = q.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let tools = if tools.is_empty() { String::new() } else { format!(", tools {}", printable(&tools, 100)) };
+    let intent = q.intent.as_ref().map_or(String::new(), |i| format!(", intent {}", printable(i, 60)));
+    format!("{intent}{tools}")
+}
+
 /// Requests of one test.
 const MOST_REQUESTS: f64 = 5e6;
 
@@ -32,13 +40,16 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     let bytes = bytes_of(path)?;
     let name = printable(&path.display().to_string(), 300);
     let (file, mut found, doc) = read(&name, &bytes);
+    policy_file::of_kind(Kind::Tests, &doc, &name)?;
     let mut report = Report::new();
     let Some(file) = file else {
         report.add(doc.into_source(), found);
         return Ok(broken(global, format, &report));
     };
     let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
-    let loaded = policy_file::read(&policy_path)?.policy(&printable(&policy_path.display().to_string(), 300));
+    let shown = printable(&policy_path.display().to_string(), 300);
+    let loaded = policy_file::read(&policy_path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     let Some(policy) = loaded.policy else {
         report.add(loaded.doc.into_source(), loaded.diagnostics);
         return Ok(broken(global, format, &report));
@@ -56,7 +67,11 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
         return Ok(broken(global, format, &report));
     }
     let answers: Vec<(&PolicyTest, Vec<Answer>)> = ready.iter().map(|t| (t.test, run_test(&policy, t))).collect();
-    Ok(tell(global, format, &file, &answers))
+    let line = |test: &PolicyTest, question: usize| {
+        let n = file.tests.iter().position(|t| std::ptr::eq(t, test)).unwrap_or(0);
+        doc.place(&format!("/tests/{n}/ask/{question}")).line
+    };
+    Ok(tell(global, format, &file, &answers, &|test, question| format!("{name}:{}", line(test, question))))
 }
 
 fn bytes_of(path: &Path) -> Result<Vec<u8>> {
@@ -165,7 +180,13 @@ fn prepare<'a>(
     }
 }
 
-fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&PolicyTest, Vec<Answer>)]) -> Exit {
+fn tell(
+    global: &Global,
+    format: Format,
+    file: &PolicyTestsFile,
+    answers: &[(&PolicyTest, Vec<Answer>)],
+    place: &dyn Fn(&PolicyTest, usize) -> String,
+) -> Exit {
     let all: usize = answers.iter().map(|(_, a)| a.len()).sum();
     let held: usize = answers.iter().map(|(_, a)| a.iter().filter(|a| a.held).count()).sum();
     match format {
@@ -189,9 +210,11 @@ fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&Po
                     let because =
                         q.because.as_ref().map_or(String::new(), |b| format!(", because {}", printable(b, 100)));
                     global.term.out(&format!(
-                        "FAIL  {}\n      at {}: expected {}{because}\n      got {}; {}\n",
+                        "FAIL  {} ({})\n      at {}{}: expected {}{because}\n      got {}; {}\n",
                         printable(&test.name, 200),
+                        place(test, a.question),
                         printable(&q.at, 40),
+                        asked(q),
                         printable(&q.expect, 100),
                         printable(&a.got, 100),
                         printable(&a.reasons.join("; "), 500),

@@ -12,7 +12,7 @@ use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
-use super::policy_file;
+use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -42,14 +42,17 @@ once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// What is written without `--policy` is not taken for one, but answered with it.
+    #[arg(value_name = "PATH", hide = true, conflicts_with = "policy")]
+    pub stray: Option<PathBuf>,
     /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// Where clients dial; port 0 takes a free one. Loopback only in this version.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
     /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub admin: SocketAddr,
     /// Append events as JSON Lines to this file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -99,6 +102,14 @@ pub enum Format {
     Json,
 }
 
+/// An address and port; what is likely to be meant otherwise is named.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().filter(|p| p.parse::<u16>().is_ok()).unwrap_or("8080");
+        format!("not an IP address and a port; write 127.0.0.1:{port} or [::1]:{port}")
+    })
+}
+
 /// How long open requests may go on when whoever started the gateway is gone.
 const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 
@@ -107,13 +118,17 @@ const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// A policy that must not be served, a secret or an address that cannot be used.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    if let Some(stray) = &args.stray {
+        let shown = crate::units::printable(&stray.display().to_string(), 300);
+        let what = format!("serve takes no file by itself: {shown}");
+        return Err(Expected::usage(what, format!("llmfo serve --policy {shown}")));
+    }
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
     let logs = logs(global, args.format);
     if args.record_inputs.is_some() && args.record_inputs == args.journal {
         return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
     }
-    say_not_enforced(global, &args, &policy);
     let folder = match chosen.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
@@ -251,7 +266,13 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
     let policy = Arc::clone(&settings.policy);
     let ledger = ledger_named(settings.ledger.place());
     let mut gateway = Gateway::start(settings).await?;
+    // What keeps it from starting is said alone.
+    say_not_enforced(global, args, &policy);
     announce(global, args, chosen, &policy, &ledger, &gateway);
+    if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
+        // Also with --quiet: what looks like a service is none.
+        global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
+    }
     let orphaned = stdin_end(args.exit_with_stdin);
     let mut orphaned = std::pin::pin!(async {
         if orphaned.await.is_err() {
@@ -334,6 +355,7 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 fn load(global: &Global, path: &Path) -> Result<Policy> {
     let name = crate::units::printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&name);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
     // is asked about; files, keys and expiry are no reason to stop.
     let mut blocking = lint::check(&loaded, &World::default());
@@ -411,6 +433,15 @@ fn seed_from_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_without_its_half_is_answered_with_an_example() {
+        assert_eq!(address("[::1]:9782").unwrap().port(), 9782);
+        for text in ["9782", ":9782", "localhost:9782"] {
+            assert!(address(text).unwrap_err().ends_with("write 127.0.0.1:9782 or [::1]:9782"), "{text}");
+        }
+        assert!(address("127.0.0.1").unwrap_err().contains("127.0.0.1:8080"));
+    }
 
     #[test]
     fn one_setting_is_read_and_changes_nothing() {

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Global;
-use super::policy_file::{self, Chosen, Content};
+use super::policy_file::{self, Chosen, Content, Kind};
 use crate::diag::{Report, render_human, render_json};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -149,15 +149,14 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> (Report, Op
     let name = name_of(path);
     let mut report = Report::new();
     let loaded = content.policy(&name);
-    let is_drill = loaded.doc.keys("").any(|k| k == "rounds") && !loaded.doc.keys("").any(|k| k == "routes");
-    if let (true, Content::Bytes(bytes)) = (is_drill, content) {
+    let kind = Kind::of(&loaded.doc);
+    if let (Some(Kind::Drill), Content::Bytes(bytes)) = (kind, content) {
         let (file, mut found, doc) = crate::spec::drill::read(&name, bytes);
         found.extend(file.iter().flat_map(|f| lint::drills::check(f, &doc)));
         report.add(doc.into_source(), found);
         return (report, None);
     }
-    let is_tests = loaded.doc.keys("").any(|k| k == "tests") && !loaded.doc.keys("").any(|k| k == "routes");
-    if let (true, Content::Bytes(bytes)) = (is_tests, content) {
+    if let (Some(Kind::Tests), Content::Bytes(bytes)) = (kind, content) {
         let (_, found, doc) = crate::spec::policy_tests::read(&name, bytes);
         report.add(doc.into_source(), found);
         return (report, Some("a file of tests: its form was checked; `llmfo validate --tests FILE` runs them"));

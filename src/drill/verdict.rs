@@ -299,11 +299,14 @@ pub struct Row {
 pub struct Promise {
     /// `recovery`, `compatibility`, `capacity`, `independence`.
     pub name: String,
+    /// What the headline figure is: `rto_ms`, `violation_rate`, `queue_max`, `bytes_from_broken_region`.
+    #[serde(default)]
+    pub figure: String,
     /// The headline figure that was declared (null: nothing was).
     pub declared: Value,
     /// The headline figure that was measured (null: it could not be).
     pub measured: Value,
-    /// What the headline figure is: `rto_ms`, `violation_rate`, `queue_max`, `bytes_from_broken_region`.
+    /// Its unit: `ms`, `share` (0 to 1), `requests`, `bytes`.
     pub unit: String,
     /// Cases behind the headline figure.
     pub n: usize,

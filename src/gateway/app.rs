@@ -64,6 +64,7 @@ pub struct App {
     totals: Mutex<std::collections::BTreeMap<&'static str, u64>>,
     told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
+    warned: super::warned::Warned,
 }
 
 impl std::fmt::Debug for App {
@@ -117,6 +118,7 @@ impl App {
                 totals: Mutex::new(std::collections::BTreeMap::new()),
                 told_unledgered: Mutex::default(),
                 me: me.clone(),
+                warned: Default::default(),
                 policy: RwLock::new(policy),
                 folder: folder.to_owned(),
             }
@@ -320,7 +322,16 @@ impl Watcher for App {
         match &event {
             Event::Availability { target, state, reason, .. } => {
                 self.metrics.transition(target, state, reason);
-                tracing::info!(target = %target, state = %state, reason = %reason, "availability changed");
+                if state == "serving" {
+                    tracing::info!(target = %target, state = %state, reason = %reason, "target is back in service");
+                } else {
+                    tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
+                }
+            }
+            Event::AttemptFailed { target, class, reason, probe: false, .. } => {
+                if let Some(left_out) = self.warned.now(target, reason) {
+                    tracing::warn!(target = %target, class = %class, reason = %reason, left_out, "attempt failed");
+                }
             }
             Event::AttemptFailed { target, reason, probe: true, .. } => {
                 Metrics::kind(&self.metrics.probes, target, "failed");
@@ -338,6 +349,11 @@ impl Watcher for App {
 
     fn done(&self, meta: &Meta, record: DecisionRecord) {
         self.count(&record);
+        if record.outcome == Outcome::Handoff
+            && let Some(left_out) = self.warned.now("-", &record.route)
+        {
+            tracing::warn!(request = %meta.request, route = %record.route, left_out, "customer handed to a human");
+        }
         tracing::info!(
             request = %meta.request,
             route = %record.route,

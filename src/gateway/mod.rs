@@ -18,6 +18,7 @@ pub mod bus;
 pub mod driver;
 #[cfg(test)]
 mod driver_tests;
+pub mod expiry;
 pub mod front;
 pub mod http;
 pub mod intake;
@@ -31,6 +32,7 @@ pub mod record;
 pub mod relay;
 mod reload;
 pub mod targets;
+mod warned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -182,6 +184,7 @@ impl Gateway {
         for alert in alerts {
             driver::Watcher::event(&*app, alert);
         }
+        let expired = expiry::look(&app);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);
@@ -204,6 +207,7 @@ impl Gateway {
             },
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
+        helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
         for target in &policy.targets {
             helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }

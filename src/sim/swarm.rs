@@ -91,7 +91,7 @@ impl Swarm {
             self.requests_per_s.unwrap_or(0.0)
         );
         out += &match self.failed.len() {
-            0 => "PASS: every checked promise held\n".to_owned(),
+            0 => "PASS: every checked invariant of the core held\n".to_owned(),
             n => format!("FAIL: {n} seeds broke a promise\n"),
         };
         out

@@ -38,10 +38,19 @@ fn what_ships_holds() {
 #[test]
 fn a_wrong_expectation_fails_with_what_happened_instead() {
     let dir = tempfile::tempdir().unwrap();
-    let tests = file("local-a: up x5, down x10", "{ at: 12m, intent: refund, expect: local-a }");
+    let tests = file("local-a: up x5, down x10", "{ at: 12m, intent: refund, tools: [issue_refund], expect: local-a }");
+    let line = tests.lines().position(|l| l.contains("at: 12m")).unwrap() + 1;
     let o = run(dir.path(), &tests, &[]);
     assert_eq!(o.status.code(), Some(1), "{}", said(&o));
-    for words in ["FAIL  n", "at 12m: expected local-a", "got local-b", "local-a: open", "0 of 1"] {
+    let place = format!(":{line})");
+    for words in [
+        "FAIL  n",
+        &place,
+        "at 12m, intent refund, tools issue_refund: expected local-a",
+        "got local-b",
+        "local-a: open",
+        "0 of 1",
+    ] {
         assert!(said(&o).contains(words), "{words}: {}", said(&o));
     }
     let o = run(dir.path(), &tests, &["--format", "json"]);

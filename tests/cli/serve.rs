@@ -123,6 +123,10 @@ fn what_must_not_be_served_is_refused_with_the_reason() {
     assert!(said.contains("no policy is named"), "{said}");
 
     write(&dir, &policy(nowhere(), ""));
+    let (code, said) = refused(dir.path(), &["mine.yaml"], &[]);
+    assert!(code == Some(2) && said.contains("llmfo serve --policy mine.yaml"), "{said}");
+    let (code, said) = refused(dir.path(), &["--listen", ":9782"], &[]);
+    assert!(code == Some(2) && said.contains("write 127.0.0.1:9782"), "{said}");
     let (code, said) = refused(dir.path(), &["--listen", "0.0.0.0:0"], &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--listen 0.0.0.0:0 is not a loopback address"), "{said}");
@@ -164,6 +168,7 @@ fn every_unusable_credential_is_named_at_once() {
     write(&dir, &policy(nowhere(), more).replace("targets: [a]", "targets: [a, b, c]"));
     let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0"], &[("LLMFO_TEST_TWO", "${X}")]);
     assert_eq!(code, Some(2), "{said}");
+    assert!(!said.contains("not enforced"), "what keeps it from starting is said alone: {said}");
     for name in ["3 credentials", "target a", "LLMFO_TEST_ONE", "target b", "keys/none", "target c", "LLMFO_TEST_TWO"] {
         assert!(said.contains(name), "{name}: {said}");
     }
@@ -180,6 +185,94 @@ fn a_policy_that_lets_nobody_answer_is_not_served() {
     for part in ["LF504", "`pii: allowed`", "`residency_required: [eu]`", "`data: none`"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+/// What looks like a service and answers nobody must not look ready.
+#[test]
+fn an_expired_policy_is_said_loudly_and_is_ready_only_for_what_it_still_answers() {
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let fine = policy(provider.local_addr().unwrap(), "");
+    let past = fine.replace("2100-01-01T00:00:00Z", "2025-03-01T12:00:00Z");
+    let some = past.replacen("targets:\n", "on_expired: { intents: [hours, prices] }\ntargets:\n", 1);
+    let none = past.replacen("targets:\n", "on_expired: { intents: [] }\ntargets:\n", 1);
+    for (text, status, answered) in [
+        (&past, "503", "every request is handed to a human"),
+        (&none, "503", "every request is handed to a human"),
+        (&some, "200", "only the intents hours, prices are answered"),
+    ] {
+        write(&dir, text);
+        let mut served = Served::start(dir.path(), &["--exit-with-stdin", "--quiet", "--journal", "j.jsonl"]);
+        let admin = served.address("admin");
+        let until = Instant::now() + LIMIT;
+        while !get(admin, "/snapshot").contains("\"reachable\"") {
+            assert!(Instant::now() < until, "the target was not looked at");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ready = get(admin, "/readyz");
+        let (head, body) = ready.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{ready}");
+        assert!(body["reason"].as_str().unwrap().starts_with("expired: ") && body["expired"] == true, "{body}");
+        assert_eq!(
+            (body["ready"].as_bool(), body["routes"][0]["ready"].as_bool()),
+            (Some(status == "200"), Some(status == "200"))
+        );
+        drop(served.child.stdin.take());
+        served.wait();
+        let mut said = String::new();
+        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let line = said.lines().find(|l| l.starts_with("EXPIRED ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains("2025-03-01T12:00:00Z") && line.contains(answered), "{line}");
+        let journal = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
+        let alerts: Vec<&str> = journal.lines().filter(|l| l.contains("policy_expired")).collect();
+        assert_eq!(alerts.len(), 1, "{journal}");
+        std::fs::remove_file(dir.path().join("j.jsonl")).unwrap();
+    }
+    // It happens while it runs.
+    let soon = (std::time::SystemTime::now() + Duration::from_secs(3)).duration_since(std::time::UNIX_EPOCH).unwrap();
+    let soon = jiff::Timestamp::from_second(i64::try_from(soon.as_secs()).unwrap()).unwrap();
+    write(&dir, &fine.replace("2100-01-01T00:00:00Z", &soon.to_string()));
+    let served = Served::start(dir.path(), &["--exit-with-stdin", "--journal", "j.jsonl"]);
+    let until = Instant::now() + LIMIT;
+    while !std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap_or_default().contains("policy_expired") {
+        assert!(Instant::now() < until, "no alert");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(get(served.address("admin"), "/readyz").starts_with("HTTP/1.1 503"));
+}
+
+/// Who reads the log must see why a target fails, and not see it a thousand times.
+#[test]
+fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    write(&dir, &policy(closed, ""));
+    let mut served = Served::start(dir.path(), &["--exit-with-stdin"]);
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(served.address("listen")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let head =
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.starts_with("HTTP/1.1 503"), "{all}");
+    }
+    drop(served.child.stdin.take());
+    served.wait();
+    let mut said = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let warned = |what: &str| -> Vec<Value> {
+        let lines = said.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        lines.filter(|v| v["level"] == "WARN" && v["message"] == what).collect()
+    };
+    let failed = warned("attempt failed");
+    assert_eq!(failed.len(), 1, "{said}");
+    assert!(failed[0]["target"].is_string() && failed[0]["reason"] == "refused", "{failed:?}");
+    assert_eq!(warned("target takes no traffic").len(), 1, "three in a row trip its breaker: {said}");
+    assert_eq!(warned("customer handed to a human").len(), 1, "{said}");
 }
 
 #[test]

@@ -35,7 +35,8 @@ Examples:
   llmfo simulate --list
 
 A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
-Exits 0 if every checked promise held, 1 if one did not, 4 if the history has no outage left, 5 if the sample is too small.
+Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1
+if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
 ";
 
 /// How the result is written.
@@ -43,6 +44,7 @@ Exits 0 if every checked promise held, 1 if one did not, 4 if the history has no
 pub enum Format {
     /// Tables and sentences; the verdict is the last line.
     #[default]
+    #[value(name = "human", alias = "text")]
     Text,
     /// One JSON value and nothing else.
     Json,
@@ -184,6 +186,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     }
     report.lessons = variants;
     report.cost = report.runs.first().and_then(|run| cost::bill(&prices, &plan.policy, run));
+    report.lay_beside(&plan.policy);
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Args, Down};
 use crate::assets;
-use crate::cli::policy_file;
+use crate::cli::policy_file::{self, Kind};
 use crate::diag::Diagnostic;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -56,7 +56,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan> {
     let named = match &args.scenario {
         Some(name) => Some(scenario::named(name).ok_or_else(|| {
             let near = nearest(name, names()).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-            Expected::usage(
+            Expected::nothing(
                 format!("there is no scenario {}", printable(name, 60)),
                 format!("{near}`llmfo simulate --list` names them"),
             )
@@ -102,6 +102,7 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
 fn load(path: &Path) -> Result<Policy> {
     let shown = printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     // What must not be served is not worth simulating: a route that nobody may answer would end in a green figure.
     let blocked = lint::check(&loaded, &World::default()).iter().any(Diagnostic::blocks_serving);
     loaded.policy.filter(|_| !blocked).ok_or_else(|| {
@@ -212,6 +213,17 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
         if !without.is_empty() {
             notes.push(format!("without a history, taken as up all the time: {}", without.join(", ")));
         }
+    }
+    if let Some(at) = plan.policy.expires_unix_s.filter(|at| jiff::Timestamp::now().as_second() >= *at) {
+        let when = jiff::Timestamp::from_second(at).map_or_else(|_| String::new(), |t| format!(" on {t}"));
+        notes.push(format!(
+            "the policy expired{when}: here it is run as if it were valid; `serve` would answer {}",
+            if crate::gateway::expiry::answers_nobody(&plan.policy) {
+                "nobody"
+            } else {
+                "the intents of on_expired alone"
+            }
+        ));
     }
     if !plan.policy.not_enforced.is_empty() {
         let keys = plan.policy.not_enforced.iter().filter_map(|key| key.split(": ").next());

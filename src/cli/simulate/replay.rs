@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Format;
 use crate::cli::Global;
-use crate::cli::policy_file;
+use crate::cli::policy_file::{self, Kind};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::policy::{Policy, sha256_hex};
@@ -39,6 +39,7 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
     };
     let name = printable(&policy.display().to_string(), 300);
     let loaded = policy_file::read(policy)?.policy(&name);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     let policy = loaded.policy.ok_or_else(|| {
         Expected::usage(format!("{name} is no usable policy"), format!("see what is wrong: llmfo validate {name}"))
     })?;

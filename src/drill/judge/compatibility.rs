@@ -110,10 +110,15 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
             out.handoffs_forced += 1;
         }
     }
-    if out.forced_rate().is_some_and(|rate| rate > case.ev.declared.capacity_handoff_rate) {
+    if let (Some(rate), Some(most)) = (out.forced_rate(), case.ev.declared.capacity_handoff_rate)
+        && rate > most
+    {
         let text = format!(
-            "{} of {} turns, declared {}",
-            out.handoffs_forced, out.turns, case.ev.declared.capacity_handoff_rate
+            "{} of {} turns ({:.1} %), declared {:.1} %",
+            out.handoffs_forced,
+            out.turns,
+            rate * 100.0,
+            most * 100.0
         );
         case.findings.add("handoff_rate", text);
     }
@@ -136,7 +141,7 @@ fn lost_context(case: &mut Case<'_>, rows: &[(usize, &RequestRow)], out: &mut Co
         entry.0 = entry.0.max(lost);
         entry.1 += 1;
         out.context_loss_turns = out.context_loss_turns.max(lost);
-        if lost > case.ev.declared.context_loss_turns {
+        if case.ev.declared.context_loss_turns.is_some_and(|most| lost > most) {
             let text = format!(
                 "{}: {} received {} of {} turns, {} of {} tool results and {} of {} earlier answers",
                 case.name_of(i),

@@ -30,9 +30,16 @@ fn row(name: &str, what: &str, declared: String, measured: String, n: usize, ver
     Row { name: name.into(), what: what.into(), declared, measured, n, verdict, why: String::new() }
 }
 
-fn promise(name: &str, unit: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
+fn promise(name: &str, figure: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
     let verdict = rows.iter().fold(Kept::NotJudged, |v, r| v.and(r.verdict));
-    Promise { name: name.into(), declared, measured, unit: unit.into(), n, verdict, rows }
+    let unit = match figure {
+        "rto_ms" => "ms",
+        "violation_rate" => "share",
+        "queue_max" => "requests",
+        _ => "bytes",
+    };
+    let (name, figure, unit) = (name.into(), figure.into(), unit.into());
+    Promise { name, figure, declared, measured, unit, n, verdict, rows }
 }
 
 /// Findings for limits that are laid on the run as a whole.
@@ -148,11 +155,14 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Pr
     }
     let looked_at: usize = c.context_loss_by_intent.values().map(|(_, n)| n).sum();
     let lost = case.ev.declared.context_loss_turns;
-    let context = if looked_at == 0 { Kept::NotJudged } else { Kept::when(c.context_loss_turns <= lost) };
+    let context = match lost {
+        Some(most) if looked_at > 0 => Kept::when(c.context_loss_turns <= most),
+        _ => Kept::NotJudged,
+    };
     rows.push(row(
         "context_loss_turns",
         "turns or tool results that did not reach the next provider (RPO)",
-        format!("≤ {lost}"),
+        lost.map_or_else(|| "not declared".into(), |most| format!("≤ {most}")),
         c.context_loss_turns.to_string(),
         looked_at,
         context,
@@ -188,12 +198,12 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
         ),
         of_attempts(case, attempts),
         row(
-            "handoff_rate",
+            "forced_handoff_rate",
             "turns handed off without being asked for",
-            format!("≤ {:.1} %", d.capacity_handoff_rate * 100.0),
+            d.capacity_handoff_rate.map_or_else(|| "not declared".into(), |most| format!("≤ {:.1} %", most * 100.0)),
             forced.map_or_else(|| "none".into(), |f| format!("{:.1} %", f * 100.0)),
             c.turns,
-            forced.map_or(Kept::NotJudged, |f| Kept::when(f <= d.capacity_handoff_rate)),
+            kept(forced, d.capacity_handoff_rate),
         ),
     ];
     promise("capacity", "queue_max", json!(d.queue_max), json!(queue_max), n, rows)
@@ -250,7 +260,11 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
         ),
     ];
     if i.dependencies_cut > 0 {
-        let measured = format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms));
+        let measured = match case.ev.foreign {
+            // What the lab's stores went through is nothing that this gateway did.
+            true => "not known".into(),
+            false => format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms)),
+        };
         // Where the model itself was not replaced, failures say nothing about the dependencies.
         let why = if case.ev.foreign {
             "these are the lab's stores; a gateway that the drill did not start has its own, or none"

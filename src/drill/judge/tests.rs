@@ -42,6 +42,8 @@ pub(super) fn good() -> Evidence {
             recovery_ms: Some(4000.0),
             useful_text_p95_ms: Some(3000.0),
             queue_max: Some(16),
+            capacity_handoff_rate: Some(0.0),
+            context_loss_turns: Some(0),
             max_attempts: 3,
             breaker_failures: 3,
             ..Declared::default()

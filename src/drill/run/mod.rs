@@ -3,6 +3,7 @@
 pub mod children;
 pub mod customers;
 pub mod cuts;
+pub mod dials;
 pub mod embedded;
 pub mod faults;
 pub mod folder;

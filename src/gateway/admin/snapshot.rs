@@ -7,6 +7,7 @@ use serde_json::{Value, json as value};
 
 use super::super::app::App;
 use super::super::driver::state_name;
+use super::super::expiry;
 use super::super::http::{Answer, json};
 use super::super::ledger::Place;
 use super::super::targets::{REACHABLE, Seen};
@@ -68,7 +69,7 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
     let (until, why, share) = match &t.availability {
         Availability::Serving { share } => (None, None, Some(*share)),
         Availability::Cooling { until, why } | Availability::Benched { until, why } => {
-            (Some(ms(until.since(now))), Some(why.clone()), None)
+            (Some(ms(until.since(now)).round()), Some(why.clone()), None)
         }
         Availability::Probing => (None, None, None),
     };
@@ -124,6 +125,8 @@ pub fn readyz(app: &App) -> Answer {
             core.targets.iter().any(|t| t.target == id && matches!(t.availability, Availability::Serving { .. }));
         serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
     };
+    let expired = app.expired();
+    let nobody = expired && expiry::answers_nobody(&policy);
     let mut all_ready = true;
     let routes: Vec<Value> = policy
         .live_routes()
@@ -135,24 +138,29 @@ pub fn readyz(app: &App) -> Answer {
                 .map(|id| app.target_name(*id))
                 .collect();
             all_ready &= !usable.is_empty();
-            value!({ "route": route.name, "ready": !usable.is_empty(), "usable": usable })
+            value!({ "route": route.name, "ready": !usable.is_empty() && !nobody, "usable": usable })
         })
         .collect();
     let draining = app.draining.load(Ordering::Relaxed);
+    let ready = !draining && !nobody && all_ready;
     let reason = match (draining, all_ready) {
         (true, _) => Some("shutting down"),
+        _ if nobody => Some("expired: the policy answers nobody any more"),
         (false, false) => Some("a route has no usable target"),
+        // Ready, and not for everybody: a balancer must send what is still answered.
+        (false, true) if expired => Some("expired: only the intents of on_expired are answered"),
         (false, true) => None,
     };
     let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
     let body = value!({
         "format": FORMAT,
-        "ready": reason.is_none(),
+        "ready": ready,
         "reason": reason,
         "policy": policy.version,
+        "expired": expired,
         "routes": routes,
         "targets": targets,
     });
-    let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, body.to_string())
 }
