@@ -270,7 +270,7 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
     }
     let needs = Needs {
         steady_turns: drill.steady_state.min_turns.0 as usize,
-        outage_turns: drill.needs.outage_turns as usize,
+        outage_turns: drill.needs.outage_turns.0 as usize,
         cut_before_content: drill.needs.cut_before_content as usize,
         cut_after_content: drill.needs.cut_after_content as usize,
         cut_inside_call: drill.needs.cut_inside_call as usize,
