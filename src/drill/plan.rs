@@ -261,16 +261,23 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
     broken.sort();
     broken.dedup();
     if broken.is_empty() {
-        return Err(nothing("no provider is broken, so nothing can fail over".into(), Vec::new()));
+        let known: Vec<String> = topology.providers.iter().map(|p| format!("{} of {}", p.name, p.region)).collect();
+        return Err(Expected::nothing(
+            format!("drill {}: no provider is broken, so nothing can fail over", drill.name),
+            format!("let a fault select `roles: [provider]` of its region; providers of the lab: {}", known.join(", ")),
+        ));
     }
     let stand_ins: Vec<String> =
         topology.providers.iter().map(|p| p.name.clone()).filter(|n| !broken.contains(n)).collect();
     if stand_ins.is_empty() {
-        return Err(nothing("every provider is broken, so nobody can stand in".into(), Vec::new()));
+        return Err(Expected::nothing(
+            format!("drill {}: every provider is broken, so nobody can stand in", drill.name),
+            format!("leave one of them out: {}", broken.join(", ")),
+        ));
     }
     let needs = Needs {
         steady_turns: drill.steady_state.min_turns.0 as usize,
-        outage_turns: drill.needs.outage_turns as usize,
+        outage_turns: drill.needs.outage_turns.0 as usize,
         cut_before_content: drill.needs.cut_before_content as usize,
         cut_after_content: drill.needs.cut_after_content as usize,
         cut_inside_call: drill.needs.cut_inside_call as usize,

@@ -141,6 +141,11 @@ pub const CODES: &[(&str, Weight, &str)] = &[
         Weight::Invalid,
         "the fault server did not answer, so nothing in this run can be held against the gateway",
     ),
+    (
+        "lease_lost",
+        Weight::Invalid,
+        "the drill was not heard for too long and its faults were lifted, so nothing can be said about how they were survived",
+    ),
     ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
 ];
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -65,6 +65,11 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
             "Send the request body without Content-Encoding.",
         )));
     }
+    if !plainly_chunked(&head.headers) {
+        let text = "Send the request body as it is, with Content-Length or in plain chunks: no other Transfer-Encoding is read.";
+        let refusal = Refusal::invalid(StatusCode::NOT_IMPLEMENTED, "unsupported_transfer_encoding", text).closing();
+        return Err(NotTaken::Refused(refusal));
+    }
     let declared =
         head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.trim().parse::<u64>().ok());
     // Refused before a byte of it is read: with `Expect: 100-continue` the client then never uploads it.
@@ -113,6 +118,14 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
         all.extend_from_slice(&data);
     }
     if over > 0 { Err(NotTaken::Refused(too_large())) } else { Ok(Taken { bytes: all.freeze(), _memory: held }) }
+}
+
+/// Chunked and nothing else, or no transfer coding at all. hyper reads the chunks whatever lies below them, and what it gives
+/// for the body would then be another one (compressed) than the client meant.
+fn plainly_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let first = codings.next().is_none_or(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    first && codings.next().is_none()
 }
 
 fn too_large() -> Refusal {

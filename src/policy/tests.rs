@@ -155,6 +155,9 @@ fn numbers_that_switch_something_off_are_refused_with_their_unit() {
     for (good, bad, says) in [
         ("base_cooldown_s: 5", "base_cooldown_s: 0", "0 seconds"),
         ("base_cooldown_s: 5", "base_cooldown_s: -1", "-1 seconds"),
+        // Probes would follow each other without a pause.
+        ("base_cooldown_s: 5", "base_cooldown_s: 1e-10", "seconds"),
+        ("base_cooldown_s: 5", "base_cooldown_s: 0.049", "0.049 seconds"),
         ("base_cooldown_s: 5", "base_cooldown_s: 1e12", "seconds"),
         ("consecutive_failures: 3", "consecutive_failures: 0", "outside its range"),
         ("failure_ratio: 0.2", "failure_ratio: 50", "outside its range"),
@@ -173,6 +176,7 @@ fn numbers_that_switch_something_off_are_refused_with_their_unit() {
         assert!(found[0].is_error() && found[0].help.is_some());
     }
     assert!(broken("base_cooldown_s: 5", "base_cooldown_s: 0.5").is_empty());
+    assert!(broken("base_cooldown_s: 5", "base_cooldown_s: 0.05").is_empty());
 }
 
 /// Bug case B114: a section misspelt, at the wrong level, or a key one level too high.

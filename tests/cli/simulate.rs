@@ -86,8 +86,54 @@ fn what_is_wrong_with_a_history_has_its_exit_code() {
     assert!(exit == 2 && said.contains("x, y"), "{said}");
     let (exit, said) = code(&["--trace", "h.csv", "--map", "x=channel-b", "--map", "y=channel-b"]);
     assert!(exit == 2 && said.contains("channel-b"), "{said}");
+    let (exit, said) = code(&["--trace", "h.csv", "--map", "x=channel-a", "--map", "x=channel-b"]);
+    assert!(exit == 2 && said.contains("--map says twice what x stands for"), "{said}");
     assert_eq!(code(&["--months", "0"]).0, 2);
     assert_eq!(code(&["--channel-availability", "97"]).0, 2);
+}
+
+/// What never ends is refused before it begins: devices, outages of no length.
+#[test]
+fn what_would_not_end_is_refused() {
+    let dir = temp();
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/policies/dual-channel.yaml");
+    for args in [
+        &["dual-channel", "--trace", "/dev/zero"][..],
+        &["dual-channel", "--prices", "/dev/zero"],
+        &["--policy", policy, "--inputs", "/dev/zero"],
+    ] {
+        let done = run(dir.path(), args);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {}", err(&done));
+        assert!(err(&done).contains("cannot read /dev/zero: it is no file"), "{args:?}: {}", err(&done));
+    }
+    for (flag, value) in [("--mean-outage-min", "1e-300"), ("--mean-outage-min", "0.0099"), ("--months", "1e-9")] {
+        let done = run(dir.path(), &["dual-channel", flag, value, "--no-lessons"]);
+        assert_eq!(done.status.code(), Some(2), "{flag} {value}: {}", err(&done));
+        assert!(err(&done).contains(flag) && err(&done).contains("name a number from "), "{}", err(&done));
+    }
+    let least = run(dir.path(), &["dual-channel", "--mean-outage-min", "0.01", "--months", "0.001", "--no-lessons"]);
+    assert!([0, 5].contains(&least.status.code().unwrap()), "{}", err(&least));
+}
+
+#[test]
+fn a_pipe_is_a_history_as_well() {
+    let dir = temp();
+    fs::write(dir.path().join("h.csv"), HISTORY).unwrap();
+    let script = format!(
+        "'{}' simulate dual-channel --trace <(cat h.csv) --down minor --no-lessons -q",
+        env!("CARGO_BIN_EXE_llmfo")
+    );
+    let done = Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+}
+
+/// Seeds go round: after the largest comes 0, for the words as for the run.
+#[test]
+fn the_largest_seed_is_one_like_any_other() {
+    let last = u64::MAX.to_string();
+    let args = ["dual-channel", "--seed", &last, "--seeds", "2", "--months", "0.05", "--no-lessons"];
+    let done = run(temp().path(), &args);
+    assert!(out(&done).contains(&format!("seeds {last} to 0, medians")), "{}{}", out(&done), err(&done));
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(super) fn text(global: &Global, args: &Args, report: &Report) -> String {
     let seeds = if args.seeds == 1 {
         format!("seed {}", args.seed)
     } else {
-        format!("seeds {} to {}, medians", args.seed, args.seed + args.seeds - 1)
+        format!("seeds {} to {}, medians", args.seed, args.seed.wrapping_add(args.seeds - 1))
     };
     let requests: u64 = report.runs.iter().map(|r| r.requests).sum();
     let real: f64 = report.runs.iter().map(|r| r.real_requests).sum();

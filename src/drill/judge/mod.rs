@@ -157,7 +157,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
     let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
     let useful_text_ms = conduct::useful_text(&case, "outage");
     validity::samples(&mut case, &cut_streams, &recovery);
-    validity::purpose(&mut case, &cut_streams);
+    validity::purpose(&mut case, &cut_streams, &recovery);
     promises::limits(&mut case, &useful_text_ms, queue_max);
     let promises = promises::all(
         &case,
@@ -233,6 +233,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
     !matches!(rto, Rto::NotHit)
 }
 
+#[cfg(test)]
+mod blink_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

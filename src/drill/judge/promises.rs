@@ -93,21 +93,22 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
     let rto_verdict = if was_hit && total.is_none() { Kept::Fail } else { kept(total, declared) };
     let rto_text =
         if was_hit { total.map_or_else(|| "not recovered".into(), |v| format!("{v:.0} ms")) } else { "none".into() };
-    let failbacks: Vec<f64> = r.rounds.iter().filter_map(|w| w.failback_ms).collect();
-    let sought = r.rounds.iter().filter(|w| w.failback_sought).count();
+    // Of a time that can be computed although no turn of the outage met the fault, nothing was kept.
+    let met = r.affected() > 0;
+    let rto_verdict = if rto_verdict == Kept::Pass && !met { Kept::NotJudged } else { rto_verdict };
+    let rto_why = if was_hit && !met { "no turn that started in the outage met the broken provider" } else { "" };
+    // A primary that was never away cannot come back.
+    let away = || r.rounds.iter().filter(|w| hit(&w.rto));
+    let failbacks: Vec<f64> = away().filter_map(|w| w.failback_ms).collect();
+    let sought = away().filter(|w| w.failback_sought).count();
     let failback = failbacks.iter().copied().fold(None, |m: Option<f64>, v| Some(m.map_or(v, |m| m.max(v))));
     let failback_verdict = if sought > failbacks.len() { Kept::Fail } else { kept(failback, declared) };
     let failback_text =
         if sought > failbacks.len() { format!("{} of {sought} rounds", failbacks.len()) } else { ms(failback) };
+    let what = "useful answers back after the cut (slowest round)";
+    let rto_row = row("rto_ms", what, at_most(declared), rto_text, r.turns(), rto_verdict);
     let mut rows = vec![
-        row(
-            "rto_ms",
-            "useful answers back after the cut (slowest round)",
-            at_most(declared),
-            rto_text,
-            r.turns(),
-            rto_verdict,
-        ),
+        Row { why: rto_why.into(), ..rto_row },
         row(
             "failback_ms",
             "primary useful again after the restore (slowest round)",
@@ -140,7 +141,12 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
         let why = b.unknown.clone().unwrap_or_default();
         rows.push(Row { why, ..row("within_bound", &what, least, measured, n, verdict) });
     }
-    promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows)
+    let mut all = promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows);
+    // The other rows do not speak for the one that the promise is about.
+    if all.verdict == Kept::Pass && all.rows[0].verdict != Kept::Pass {
+        all.verdict = Kept::NotJudged;
+    }
+    all
 }
 
 fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Promise {

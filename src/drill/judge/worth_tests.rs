@@ -292,3 +292,21 @@ fn a_row_that_was_not_judged_is_named_once() {
         assert_eq!(whole.matches(&row.what).count(), 1, "{}: {whole}", row.what);
     }
 }
+
+/// The gateway of this run did well what it was asked while the faults were there; the rest it did on paths that were well.
+#[test]
+fn a_drill_whose_lease_ran_out_accuses_nobody() {
+    use crate::drill::evidence::{Aborted, Spoilt};
+    let mut ev = good();
+    // The broken provider was reached at 9 s, the lease having lifted the fault: as if around the path.
+    ev.providers.push(ProviderRow { arrived_ms: 9000.0, ..seen("local-a", &ev.requests[36]) });
+    assert!(codes(&judge(&ev)).contains(&"fault_bypassed"));
+    ev.spoilt = Some(Spoilt { code: "lease_lost".into(), text: "the lease ran out".into() });
+    ev.aborted = Some(Aborted { by: "lease_lost".into(), text: "the lease ran out".into() });
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["lease_lost"], Verdict::Invalid));
+    assert!(j.promises.iter().all(|p| p.verdict == Kept::NotJudged));
+    // What reached a customer as a whole answer and is none stays harm.
+    ev.requests[30].text.truncate(20);
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+}

@@ -225,7 +225,8 @@ impl<'a> Run<'a> {
             None if lab_s => "the lab's (built in: policies/lab.yaml); the gateway's own was not given".into(),
             None => "built in: policies/lab.yaml, with the ports of this lab".into(),
         };
-        let bytes = std::fs::read(&path).map_err(|e| {
+        let most = crate::spec::document::Limits::DEFAULT.max_bytes as u64;
+        let bytes = crate::files::bytes(&path, most).map_err(|e| {
             Expected::usage(format!("{}: {e}", path.display()), "give --policy a file that can be read")
         })?;
         let loaded = crate::policy::load_with_places(&path.display().to_string(), &bytes);
