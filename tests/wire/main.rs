@@ -15,6 +15,8 @@ mod gateway_inband;
 #[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]
+mod gateway_ledger;
+#[cfg(test)]
 mod gateway_life;
 #[cfg(test)]
 mod gateway_pause;
