@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod house;
 #[cfg(test)]
+mod ledger;
+#[cfg(test)]
 mod planted;
 #[cfg(test)]
 mod policy_page;

@@ -100,8 +100,16 @@ pub fn whole_call(calls: &[(&str, &str, &str)]) -> String {
     .to_string()
 }
 
-/// Calls one tool, in other words each time; after a result it answers with text.
+/// Calls one tool if it is offered, in other words each time; after a result it answers with text.
 pub fn calls_tool(name: &'static str) -> impl Fn(&Seen, &mut Wire) -> Then + Send + Sync + 'static {
+    move |seen, wire| {
+        let offered = String::from_utf8_lossy(&seen.body).contains(&format!("\"name\":\"{name}\""));
+        if offered { insists_on(name)(seen, wire) } else { crate::mock::good("no")(seen, wire) }
+    }
+}
+
+/// The same, offered or not.
+pub fn insists_on(name: &'static str) -> impl Fn(&Seen, &mut Wire) -> Then + Send + Sync + 'static {
     move |seen, wire| {
         let request = seen.json();
         let messages = request["messages"].as_array().cloned().unwrap_or_default();
@@ -166,7 +174,7 @@ fn a_repeated_turn_gets_the_same_call_and_there_is_one_ticket() {
     assert!(wanted[0].0.starts_with("call_") && wanted[0].0.len() == 29, "{wanted:?}");
     let arguments: Value = serde_json::from_str(&wanted[0].2).unwrap();
     assert!(arguments["operation_id"].as_str().unwrap().starts_with("op_"), "{arguments}");
-    assert!(wanted[0].2.ends_with(", \"order_id\":\"A1\"}") || wanted[0].2.contains("\"order_id\":\"A1\""), "as it was written");
+    assert!(wanted[0].2.ends_with(",\"subject\": \"wording 0\", \"order_id\":\"A1\"}"), "the rest as it was written");
     tickets.run(&wanted[0]);
     // Streamed and not, with other parameters, saying so and not: the same call, and nobody is asked.
     let mut hot = ask(true, "It is broken.", &[]);

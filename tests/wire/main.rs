@@ -25,6 +25,8 @@ mod gateway_replay;
 #[cfg(test)]
 mod gateway_types;
 #[cfg(test)]
+mod gateway_withhold;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod mock;
