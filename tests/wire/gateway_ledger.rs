@@ -56,7 +56,10 @@ pub fn calls(response: &Response) -> Vec<(String, String, String)> {
         let answer = response.json();
         assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
         let all = answer["choices"][0]["message"]["tool_calls"].as_array().unwrap().clone();
-        return all.iter().map(|c| (text(&c["id"]), text(&c["function"]["name"]), text(&c["function"]["arguments"]))).collect();
+        return all
+            .iter()
+            .map(|c| (text(&c["id"]), text(&c["function"]["name"]), text(&c["function"]["arguments"])))
+            .collect();
     }
     assert!(response.done(), "{}", response.text());
     let mut out: Vec<(String, String, String)> = Vec::new();
@@ -150,7 +153,8 @@ impl Shop {
 
     pub fn run(&self, (id, name, arguments): &(String, String, String)) {
         let arguments: Value = serde_json::from_str(arguments).unwrap();
-        let body = json!({"conversation": "c1", "turn": 1, "business_key": "c1/1", "call_id": id, "arguments": arguments});
+        let body =
+            json!({"conversation": "c1", "turn": 1, "business_key": "c1/1", "call_id": id, "arguments": arguments});
         let body = body.to_string();
         let head = format!(
             "POST /tools/{name} HTTP/1.1\r\nhost: shop\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -281,7 +285,8 @@ fn only_id_and_key_are_changed_in_a_whole_answer() {
 fn two_customers_with_the_same_first_message_never_share_a_call() {
     let a = Mock::start(calls_tool("create_ticket"));
     let rig = shop(&[("a", a.address)], Change::default());
-    let with = |headers: &[(&str, &str)]| calls(&send(rig.listen, &ask(false, "It is broken.", &[]), headers)).remove(0);
+    let with =
+        |headers: &[(&str, &str)]| calls(&send(rig.listen, &ask(false, "It is broken.", &[]), headers)).remove(0);
     let turn = ("x-llmfo-turn", "1");
     let all = [
         with(&[("x-llmfo-conversation", "c1"), turn]),

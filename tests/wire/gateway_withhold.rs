@@ -202,7 +202,8 @@ fn a_cap_is_set_while_somebody_waits() {
     let mut threads = Vec::new();
     for (n, limit) in limits.into_iter().enumerate() {
         threads.push(std::thread::spawn(move || {
-            let mut body = json!({"model": "chat", "stream": true, "messages": [{"role": "user", "content": format!("m{n}")}]});
+            let mut body =
+                json!({"model": "chat", "stream": true, "messages": [{"role": "user", "content": format!("m{n}")}]});
             if let Some((name, tokens)) = limit {
                 body[name] = tokens.into();
             }
@@ -316,7 +317,11 @@ fn two_hedged_answers_with_calls_deliver_one_set() {
     let answer = |name: &'static str| {
         move |_: &Seen, wire: &mut Wire| {
             wire.sleep(if name == "a" { 150 } else { 50 });
-            wire.answer("200 OK", "application/json", whole_call(&[(name, "get_order", &format!("{{\"by\":\"{name}\"}}"))]));
+            wire.answer(
+                "200 OK",
+                "application/json",
+                whole_call(&[(name, "get_order", &format!("{{\"by\":\"{name}\"}}"))]),
+            );
             Then::KeepAlive
         }
     };
@@ -327,7 +332,11 @@ fn two_hedged_answers_with_calls_deliver_one_set() {
     for n in 0..5 {
         let id = format!("c{n}");
         let first = calls(&send(rig.listen, &body, &turn(&id, "1")));
-        assert_eq!(calls(&send(rig.listen, &body, &turn(&id, "1"))), first, "what was written down is what was delivered");
+        assert_eq!(
+            calls(&send(rig.listen, &body, &turn(&id, "1"))),
+            first,
+            "what was written down is what was delivered"
+        );
     }
     rig.wait_idle();
 }
