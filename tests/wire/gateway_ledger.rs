@@ -426,3 +426,19 @@ fn a_restart_forgets_nothing() {
     let Place::File(path) = &place else { panic!() };
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "its owner's alone");
 }
+
+#[test]
+fn another_gateway_gives_the_same_call_the_same_key() {
+    let a = Mock::start(calls_tool("create_ticket"));
+    let (one, two) = (shop(&[("a", a.address)], Change::default()), shop(&[("a", a.address)], Change::default()));
+    let tickets = Shop::open();
+    let first = calls(&send(one.listen, &ask(true, "x", &[]), C1));
+    let repeats: Vec<(&str, &str)> = C1.iter().copied().chain([("x-llmfo-retry", "1")]).collect();
+    let second = calls(&send(two.listen, &ask(true, "x", &[]), &repeats));
+    assert_eq!(a.asked(), 2, "a ledger of its own: it must ask");
+    assert_eq!(first[0].0, second[0].0);
+    assert_ne!(first[0].2, second[0].2, "other words");
+    tickets.run(&first[0]);
+    tickets.run(&second[0]);
+    assert_eq!(tickets.tickets(), 1);
+}
