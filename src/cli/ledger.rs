@@ -178,7 +178,7 @@ fn read(path: &Path, filter: &Filter, args: &ListArgs, since_unix_ms: u64) -> Re
     let name = printable(&path.display().to_string(), 300);
     match Disk::existing(path) {
         Ok(mut disk) => {
-            let rows = disk.calls().map_err(|why| NotOpened::Unreadable(why).told(path))?;
+            let rows = disk.calls(filter.arguments).map_err(|why| NotOpened::Unreadable(why).told(path))?;
             Ok((list(rows, filter), name))
         }
         Err(NotOpened::InUse) => {

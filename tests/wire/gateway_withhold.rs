@@ -35,8 +35,8 @@ impl Store for Disk {
     fn call(&mut self, call_id: &str) -> Result<Option<CallRow>, String> {
         self.kept.call(call_id)
     }
-    fn calls(&mut self) -> Result<Vec<CallRow>, String> {
-        self.kept.calls()
+    fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, String> {
+        self.kept.calls(arguments)
     }
     fn conversations(&mut self) -> Result<Vec<ConversationRow>, String> {
         self.kept.conversations()

@@ -287,11 +287,12 @@ impl Store for Disk {
         })
     }
 
-    fn calls(&mut self) -> std::result::Result<Vec<CallRow>, Failed> {
+    fn calls(&mut self, arguments: bool) -> std::result::Result<Vec<CallRow>, Failed> {
         let db = self.db()?;
         guarded(|| {
             let calls = db.begin_read()?.open_table(CALLS)?;
-            calls.iter()?.map(|row| read(row?.1.value())).collect()
+            let row = |row: CallRow| if arguments { row } else { row.without_arguments() };
+            calls.iter()?.map(|found| read(found?.1.value()).map(row)).collect()
         })
     }
 
@@ -364,12 +365,12 @@ mod tests {
         disk.apply(&[call(1, 10), call(2, 20), seen("c", 1, 5), seen("c", 2, 6)]).unwrap();
         let confirmed = |id: &str| Change::State { call_id: id.into(), state: CallState::Confirmed, at_unix_ms: 99 };
         disk.apply(&[confirmed("call_2"), confirmed("never heard of")]).unwrap();
-        let before = (disk.calls().unwrap(), disk.conversations().unwrap());
+        let before = (disk.calls(true).unwrap(), disk.conversations().unwrap());
         disk.reopen().unwrap();
-        assert_eq!((disk.calls().unwrap(), disk.conversations().unwrap()), before);
+        assert_eq!((disk.calls(true).unwrap(), disk.conversations().unwrap()), before);
         drop(disk);
         let mut disk = Disk::open(&path).unwrap();
-        assert_eq!((disk.calls().unwrap(), disk.conversations().unwrap()), before);
+        assert_eq!((disk.calls(true).unwrap(), disk.conversations().unwrap()), before);
         let second = disk.call("call_2").unwrap().unwrap();
         assert_eq!((second.state, second.changed_unix_ms, second.since_unix_ms), (CallState::Confirmed, 99, 20));
         assert_eq!(before.1[0].turns, [(1, 2)]);
@@ -382,7 +383,8 @@ mod tests {
         let mut disk = Disk::open(&dir.path().join("l.redb")).unwrap();
         disk.apply(&[call(1, 10), call(2, 20), call(3, 30), call(1, 40), seen("a", 1, 10), seen("b", 1, 50)]).unwrap();
         assert_eq!(disk.prune(0, &Bounds::default()), Ok(0));
-        let left = |disk: &mut Disk| -> Vec<String> { disk.calls().unwrap().into_iter().map(|c| c.call_id).collect() };
+        let left =
+            |disk: &mut Disk| -> Vec<String> { disk.calls(true).unwrap().into_iter().map(|c| c.call_id).collect() };
         let two = Bounds { calls: 2, conversations: 1, ..Bounds::default() };
         assert_eq!(disk.prune(0, &two), Ok(1), "call 1 is of time 40 now");
         assert_eq!(left(&mut disk), ["call_1", "call_3"]);
@@ -442,7 +444,7 @@ mod tests {
             }
             std::fs::write(&path, &bad).unwrap();
             // Whatever it says, it neither ends the process nor gives calls that nobody has written.
-            let calls = Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls());
+            let calls = Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls(true));
             match calls {
                 Err(_) => found += 1,
                 Ok(calls) => assert!(calls.iter().all(|c| all.contains(&Change::Call(c.clone())))),
@@ -451,7 +453,7 @@ mod tests {
         assert!(found > 0);
         // Cut off in the middle.
         std::fs::write(&path, &good[..good.len() / 2]).unwrap();
-        assert!(Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls()).is_err());
+        assert!(Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls(true)).is_err());
     }
 
     #[test]
