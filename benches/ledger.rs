@@ -2,16 +2,18 @@
 //!
 //! So many requests at once each write one call after the other and wait until it is durable. Printed per call: median and 99th
 //! percentile of the wait, calls a second, and how many calls shared one wait for the disk. First the disk itself: an append of 512
-//! bytes and an fsync. Figures of one machine and one disk.
+//! bytes and an fsync. At the end: how long a start takes with a ledger that is full. Figures of one machine and one disk.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use llmfo::gateway::ledger::row::CallRow;
+use llmfo::gateway::ledger::disk::Disk;
+use llmfo::gateway::ledger::row::{CallRow, Change, ConversationRow};
+use llmfo::gateway::ledger::store::Store;
 use llmfo::gateway::ledger::{Ledger, Place};
 use llmfo::policy::SideEffects;
 use llmfo::router::ledger::CallState;
@@ -87,4 +89,38 @@ fn main() {
         let group = waits.len() as f64 / shown.groups.load(Ordering::Relaxed) as f64;
         println!("{at_once:>4} requests at once      {}  {group:.1} calls a wait", told(waits, took));
     }
+    full(dir.path());
+}
+
+/// A start with a ledger as full as it may be.
+fn full(folder: &Path) {
+    let path = folder.join("full.redb");
+    let mut disk = Disk::open(&path).unwrap();
+    for group in 0..100u64 {
+        let changes: Vec<Change> = (group * 1_000..(group + 1) * 1_000)
+            .flat_map(|n| {
+                let call = row(n);
+                let mut seen = ConversationRow {
+                    client: call.client.clone(),
+                    route: call.route.clone(),
+                    conversation: call.conversation.clone(),
+                    ..ConversationRow::default()
+                };
+                seen.see(3, None, call.since_unix_ms);
+                [Change::Seen(seen), Change::Call(call)]
+            })
+            .collect();
+        disk.apply(&changes).unwrap();
+    }
+    drop(disk);
+    let start = Instant::now();
+    let ledger = Ledger::start(&Place::File(path.clone())).unwrap();
+    let known = ledger.load().unwrap();
+    println!(
+        "start with {} conversations and {} calls: {:.2} s; file {} MiB",
+        known.len(),
+        known.iter().map(|k| k.calls.len()).sum::<usize>(),
+        start.elapsed().as_secs_f64(),
+        path.metadata().unwrap().len() >> 20
+    );
 }

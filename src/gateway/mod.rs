@@ -137,7 +137,7 @@ impl Gateway {
             made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
-            let known = known.map_or_else(|| remembering.load().unwrap_or_default(), |known| known);
+            let known = known.unwrap_or_else(|| remembering.load().unwrap_or_default());
             for some in known.chunks(REMEMBERED_AT_ONCE) {
                 made.handle(Ts::ZERO, Input::Ledger { conversations: some.to_vec() });
             }

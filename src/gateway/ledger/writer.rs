@@ -28,6 +28,12 @@ const BACKLOG: usize = 20_000;
 /// Conversations that wait to be written down.
 const WAITING: usize = 20_000;
 
+/// All rows of a store.
+pub type Everything = (Vec<ConversationRow>, Vec<CallRow>);
+
+/// Changes that must be written together, whether somebody must not go on without, and who waits.
+type Asked = (Vec<Change>, bool, oneshot::Sender<Result<(), Failed>>);
+
 /// What the thread is asked to do.
 pub enum Job {
     /// Write these calls and say when they are durable. `needed`: without that they must not be handed out.
@@ -56,7 +62,7 @@ pub enum Job {
         done: oneshot::Sender<Result<Vec<CallRow>, Failed>>,
     },
     /// Everything, for a core that begins.
-    Load(SyncSender<Result<(Vec<ConversationRow>, Vec<CallRow>), Failed>>),
+    Load(SyncSender<Result<Everything, Failed>>),
     /// Write what waits, and end.
     Close(SyncSender<()>),
 }
@@ -125,12 +131,12 @@ impl Writer {
     }
 
     fn group(&mut self, group: Vec<Job>) -> Option<SyncSender<()>> {
-        let (mut waiting, mut reads, mut closed) = (Vec::new(), Vec::new(), None);
+        let (mut waiting, mut reads, mut closed): (Vec<Asked>, Vec<Job>, _) = (Vec::new(), Vec::new(), None);
         for job in group {
             match job {
                 Job::Write { rows, needed, done } => {
                     self.shown.calls.fetch_add(rows.len() as u64, Ordering::Relaxed);
-                    waiting.push((rows.into_iter().map(Change::Call).collect::<Vec<_>>(), needed, done));
+                    waiting.push((rows.into_iter().map(Change::Call).collect(), needed, done));
                 }
                 Job::Later(Change::Seen(row)) => {
                     self.seen.entry(place(&row)).or_insert_with(|| row.clone()).join(&row);
@@ -143,7 +149,7 @@ impl Writer {
                 read => reads.push(read),
             }
         }
-        let durable = waiting.iter().any(|(_, needed, _)| *needed) || waiting.iter().any(|(c, ..)| is_call(c));
+        let durable = waiting.iter().any(|(changes, ..)| is_call(changes));
         if durable {
             self.write(waiting);
         } else {
@@ -156,7 +162,7 @@ impl Writer {
     }
 
     /// Writes a group and says so to whoever waits.
-    fn write(&mut self, group: Vec<(Vec<Change>, bool, oneshot::Sender<Result<(), Failed>>)>) {
+    fn write(&mut self, group: Vec<Asked>) {
         let before = self.pending.len();
         self.pending.extend(group.iter().flat_map(|(changes, ..)| changes.iter().cloned()));
         let failing = self.shown.failing.load(Ordering::Relaxed);
