@@ -8,12 +8,11 @@ use crate::drill::run::safety::state_folder;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::ledger::disk::{Disk, NotOpened};
-use crate::gateway::ledger::listing::{Filter, Listing, Which, list};
+use crate::gateway::ledger::listing::{Filter, Listed, Listing, Which, list};
 use crate::gateway::ledger::store::Store;
 use crate::gateway::ledger::{Beside, beside};
 use crate::policy::sha256_hex;
 use crate::router::ledger::CallState;
-use crate::term::table::table;
 use crate::units::printable;
 
 /// Arguments.
@@ -148,23 +147,22 @@ fn human(global: &Global, listing: &Listing, from: &str, state: State) {
         CallState::Delivered => "delivered",
         CallState::Confirmed => "confirmed",
     };
-    let rows: Vec<Vec<String>> = listing
-        .calls
-        .iter()
-        .map(|c| {
-            vec![
-                word(c.state).to_owned(),
-                c.since.clone(),
-                c.conversation.clone(),
-                c.turn.to_string(),
-                c.tool.clone(),
-                c.key.clone(),
-                c.client.clone(),
-            ]
-        })
-        .collect();
-    let head = ["state", "since", "conversation", "turn", "tool", "key", "client"];
-    global.term.out(&table(&head, &rows, &["turn"], global.term.width));
+    // No table: a key must be copied whole, however narrow the terminal.
+    let tell = |c: &Listed| {
+        let of = |text: &str| printable(text, 256);
+        format!(
+            "{:<10} {}  {} turn {}  {}\n           key {}  client {}  route {}",
+            word(c.state),
+            of(&c.since),
+            of(&c.conversation),
+            c.turn,
+            of(&c.tool),
+            of(&c.key),
+            of(&c.client),
+            of(&c.route),
+        )
+    };
+    global.term.out(&listing.calls.iter().map(tell).collect::<Vec<_>>().join("\n"));
     if listing.left_out > 0 {
         global.term.err(&format!("{} older ones are not shown; narrow it with --since or --state", listing.left_out));
     }
@@ -180,7 +178,7 @@ fn read(path: &Path, filter: &Filter, args: &ListArgs, since_unix_ms: u64) -> Re
     let name = printable(&path.display().to_string(), 300);
     match Disk::existing(path) {
         Ok(mut disk) => {
-            let rows = disk.calls().map_err(|why| NotOpened::Unreadable(why).told(path))?;
+            let rows = disk.calls(filter.arguments).map_err(|why| NotOpened::Unreadable(why).told(path))?;
             Ok((list(rows, filter), name))
         }
         Err(NotOpened::InUse) => {

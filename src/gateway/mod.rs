@@ -97,6 +97,8 @@ pub struct Gateway {
     records: Arc<Mutex<Vec<Evidence>>>,
 }
 
+/// Conversations told to a core in one input: a line of the input journal stays readable.
+const REMEMBERED_AT_ONCE: usize = 1_000;
 /// A target without evidence is looked at so often.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Limit of one look.
@@ -153,9 +155,9 @@ impl Gateway {
             }
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
-            let known = known.map_or_else(|| remembering.load().unwrap_or_default(), |known| known);
-            if !known.is_empty() {
-                made.handle(Ts::ZERO, Input::Ledger { conversations: known });
+            let known = known.unwrap_or_else(|| remembering.load().unwrap_or_default());
+            for some in known.chunks(REMEMBERED_AT_ONCE) {
+                made.handle(Ts::ZERO, Input::Ledger { conversations: some.to_vec() });
             }
             if remembering.failing() {
                 made.handle(Ts::ZERO, Input::LedgerWritable { writable: false });

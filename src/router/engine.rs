@@ -252,7 +252,7 @@ impl Engine {
         let (stream, withhold) = (request.facts.stream, request.withhold);
         let cap = request.route.on_capacity_exhausted.as_ref().and_then(|lists| lists.max_output_tokens);
         let max_output_tokens = cap.filter(|_| emergency);
-        let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how == How::Next);
+        let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how != How::Hedge);
         let hedge_at = hedge_at.filter(|_| !request.facts.risky_tools).map(|after| now + after);
         let mut attempt = Attempt::new(Owner::Request(id), plan.target, began, plan.grant, stream, fresh);
         attempt.live = live;

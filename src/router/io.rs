@@ -120,7 +120,7 @@ pub enum Failure {
     BadFinish(String),
     /// The held part grew above its bound.
     TooLarge,
-    /// A probe was answered, but not as the group's golden case demands.
+    /// A probe was answered, but not as the group's golden case demands; or a tool was called that was not offered.
     Quality(String),
     /// The ledger could not be written, so the answer's calls were not handed out.
     LedgerUnwritable,

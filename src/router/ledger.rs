@@ -181,9 +181,10 @@ impl Ledger {
         said: &Conversation,
         by: (RequestId, AttemptId),
         calls: &[ProposedCall],
-    ) -> Vec<LedgerCall> {
+    ) -> (CallPlace, Vec<LedgerCall>) {
         let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
-        let first = u64::from(said.calls_so_far);
+        let history = self.touch(now + RETENTION, &place);
+        let first = history.first(said);
         let written: Vec<LedgerCall> = calls
             .iter()
             .take(MAX_CALLS)
@@ -194,7 +195,6 @@ impl Ledger {
                 stamped(&said.client, route, &said.id, said.turn, ordinal, call, effects)
             })
             .collect();
-        let history = self.touch(now + RETENTION, &place);
         let turn = history.turns.entry(said.turn).or_default();
         drop(turn.split_off(&first));
         for (call, ordinal) in written.iter().zip(first..) {
@@ -202,7 +202,9 @@ impl Ledger {
                 turn.insert(ordinal, Kept { call: call.clone(), by: Some(by) });
             }
         }
-        written
+        let route = policy.route(route).name.clone();
+        let place = CallPlace { client: place.client, route, conversation: place.conversation, turn: said.turn, first };
+        (place, written)
     }
 
     /// The calls that this attempt has written are as good as with the client: from here on nobody may make them once more.
@@ -268,11 +270,20 @@ impl Ledger {
 }
 
 impl History {
+    /// How many calls of its turn a request has behind it: those in its messages, and all up to one whose result it brings (a
+    /// client may send results as another message of the user).
+    fn first(&self, said: &Conversation) -> u64 {
+        let turn = self.turns.get(&said.turn).into_iter().flatten();
+        let answered =
+            turn.filter(|(_, kept)| said.results.contains(&kept.call.call_id)).map(|(ordinal, _)| ordinal + 1);
+        answered.max().unwrap_or(0).max(u64::from(said.calls_so_far))
+    }
+
     /// What was delivered at or after the place that a request has come to. `by`: not what this attempt has written itself.
     fn repeat(&self, said: &Conversation, by: Option<(RequestId, AttemptId)>) -> Option<Arrival> {
         let turn = self.turns.get(&said.turn)?;
         let delivered: Vec<LedgerCall> = turn
-            .range(u64::from(said.calls_so_far)..)
+            .range(self.first(said)..)
             .map(|(_, kept)| kept)
             .filter(|kept| kept.call.state != CallState::Proposed && (by.is_none() || kept.by != by))
             .map(|kept| kept.call.clone())
@@ -285,17 +296,6 @@ impl History {
         } else {
             Arrival::Repeat(delivered)
         })
-    }
-}
-
-/// Where the calls of a request stand.
-pub(super) fn call_place(policy: &Policy, route: RouteId, said: &Conversation) -> CallPlace {
-    CallPlace {
-        client: said.client.clone(),
-        route: policy.route(route).name.clone(),
-        conversation: said.id.clone(),
-        turn: said.turn,
-        first: u64::from(said.calls_so_far),
     }
 }
 
@@ -376,7 +376,7 @@ mod tests {
     fn turn_with(ledger: &mut Ledger, said: &Conversation, tools: &[&str]) -> Vec<LedgerCall> {
         assert!(matches!(ledger.arrive(Ts::ZERO, ROUTE, said, true).0, Arrival::Go(_)));
         let calls: Vec<ProposedCall> = tools.iter().map(|t| call(t)).collect();
-        let written = ledger.propose(Ts::ZERO, &policy(), ROUTE, said, BY, &calls);
+        let written = ledger.propose(Ts::ZERO, &policy(), ROUTE, said, BY, &calls).1;
         ledger.deliver(ROUTE, said, BY);
         written
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &next, true).0, Arrival::Go(Withhold::Nothing));
         assert_eq!(ledger.unconfirmed().count(), 0, "its result came back");
         // The second call of the same turn has another key.
-        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &next, BY, &[call("create_ticket")]);
+        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &next, BY, &[call("create_ticket")]).1;
         assert_ne!(second[0].operation_key, written[0].operation_key);
     }
 
@@ -421,17 +421,17 @@ mod tests {
     fn the_key_is_the_place_not_the_wording() {
         let mut ledger = Ledger::default();
         ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true);
-        let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[call("create_ticket")]);
+        let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[call("create_ticket")]).1;
         let reworded =
             ProposedCall { tool: "create_ticket".into(), arguments: "{\"n\": 1, \"note\":\"again\"}".into() };
-        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[reworded]);
+        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[reworded]).1;
         assert_eq!(first[0].operation_key, second[0].operation_key);
         assert_eq!(first[0].call_id, second[0].call_id);
         for other in
             [turn(2), Conversation { id: "c2".into(), ..turn(1) }, Conversation { client: "bank".into(), ..turn(1) }]
         {
             ledger.arrive(Ts::ZERO, ROUTE, &other, true);
-            let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, BY, &[call("create_ticket")]);
+            let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, BY, &[call("create_ticket")]).1;
             assert_ne!(calls[0].operation_key, first[0].operation_key, "{other:?}");
         }
     }

@@ -3,7 +3,7 @@
 use super::decision::Outcome;
 use super::engine::Engine;
 use super::io::{AttemptId, HandoffCause, Output, ProposedCall, Remembered, Reply, RequestId};
-use super::ledger::{Arrival, CallState, LedgerCall, call_place, unremembered};
+use super::ledger::{Arrival, CallState, LedgerCall, unremembered};
 use super::request::{Owner, Phase};
 use crate::policy::RouteId;
 use crate::units::Ts;
@@ -30,11 +30,10 @@ impl Engine {
             Some(_) => return self.overtaken(now, by, None),
             None => {}
         }
-        let written: Vec<LedgerCall> = self.ledger.propose(now, &self.policy, route, said, by, calls);
+        let (place, written) = self.ledger.propose(now, &self.policy, route, said, by, calls);
         self.ledger.deliver(route, said, by);
         state.calls = Some(id);
-        let place = Some(call_place(&self.policy, route, said));
-        self.out.push_back(Output::Calls { request, attempt: id, place, calls: written });
+        self.out.push_back(Output::Calls { request, attempt: id, place: Some(place), calls: written });
     }
 
     /// The calls of this turn went out by another way in the meantime. `None`: one of them must not be made twice.

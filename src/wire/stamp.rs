@@ -267,4 +267,31 @@ mod tests {
         let two = format!(r#"{{"choices":[{call},{call}]}}"#);
         assert_eq!(stamp_answer(two.as_bytes(), &[stamp("a", None), stamp("b", None)]), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_the_arguments_are_only_the_member_changes(
+            members in proptest::collection::vec(("[a-c\"\\\\é]{0,3}", "[\\PC]{0,8}"), 0..6),
+            nested in proptest::bool::ANY,
+            key in "[a-c]",
+        ) {
+            let mut object = serde_json::Map::new();
+            for (name, value) in &members {
+                let value = Value::from(value.as_str());
+                object.insert(name.clone(), if nested { serde_json::json!({ "a": value }) } else { value });
+            }
+            let text = Value::Object(object.clone()).to_string();
+            let got = with_member(&text, &key, "op_\"1").unwrap();
+            let had = object.insert(key.clone(), Value::from("op_\"1"));
+            let read: Value = serde_json::from_str(&got.text).unwrap();
+            proptest::prop_assert_eq!(&read, &Value::Object(object));
+            proptest::prop_assert_eq!(got.overwritten, had.is_some());
+            // What was there before is there byte for byte.
+            if had.is_none() {
+                let put = format!("{}:{}", Value::from(key.as_str()), Value::from("op_\"1"));
+                let comma = if members.is_empty() { "" } else { "," };
+                proptest::prop_assert_eq!(got.text.replacen(&(put + comma), "", 1), text);
+            }
+        }
+    }
 }

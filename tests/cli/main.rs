@@ -5,6 +5,8 @@ mod house;
 #[cfg(test)]
 mod kinds;
 #[cfg(test)]
+mod ledger;
+#[cfg(test)]
 mod planted;
 #[cfg(test)]
 mod policy_page;

@@ -28,13 +28,15 @@ fn nowhere() -> SocketAddr {
     "127.0.0.1:9".parse().unwrap()
 }
 
-fn serve(dir: &Path, args: &[&str]) -> Command {
+pub fn serve(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
     command.current_dir(dir).arg("serve").args(args).env_remove("LLMFO_POLICY").env_remove("RUST_LOG");
+    // Where the ledger is kept if nobody says otherwise.
+    command.env("XDG_STATE_HOME", dir.join("state"));
     command
 }
 
-fn refused(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+pub fn refused(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let Output { status, stderr, stdout, .. } = serve(dir, args).envs(env.iter().copied()).output().unwrap();
     assert!(stdout.is_empty(), "nothing but the result goes to stdout");
     (status.code(), String::from_utf8(stderr).unwrap())
@@ -45,17 +47,17 @@ fn write(dir: &tempfile::TempDir, text: &str) {
     std::fs::write(dir.path().join("policies/p.yaml"), text).unwrap();
 }
 
-struct Served {
-    child: Child,
-    first: Value,
+pub struct Served {
+    pub child: Child,
+    pub first: Value,
 }
 
 impl Served {
-    fn start(dir: &Path, args: &[&str]) -> Served {
+    pub fn start(dir: &Path, args: &[&str]) -> Served {
         Served::of(serve(dir, &[]), args)
     }
 
-    fn of(command: Command, args: &[&str]) -> Served {
+    pub fn of(command: Command, args: &[&str]) -> Served {
         Served::with_stdin(command, args, Stdio::piped())
     }
 
@@ -78,16 +80,16 @@ impl Served {
         Served { child, first }
     }
 
-    fn address(&self, key: &str) -> SocketAddr {
+    pub fn address(&self, key: &str) -> SocketAddr {
         self.first[key].as_str().unwrap().parse().unwrap()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    fn wait(&mut self) -> (Option<i32>, Duration) {
+    pub fn wait(&mut self) -> (Option<i32>, Duration) {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

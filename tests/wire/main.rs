@@ -15,6 +15,8 @@ mod gateway_inband;
 #[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]
+mod gateway_ledger;
+#[cfg(test)]
 mod gateway_life;
 #[cfg(test)]
 mod gateway_orders;
@@ -26,6 +28,8 @@ mod gateway_reload;
 mod gateway_replay;
 #[cfg(test)]
 mod gateway_types;
+#[cfg(test)]
+mod gateway_withhold;
 #[cfg(test)]
 mod http;
 #[cfg(test)]

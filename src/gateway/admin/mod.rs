@@ -79,7 +79,7 @@ async fn ledger(app: &App, query: &str) -> Result<Answer, Refusal> {
             format!("The ledger cannot be read: {why}."),
         )
     };
-    let rows = app.ledger.list().await.map_err(failed)?;
+    let rows = app.ledger.list(filter.arguments).await.map_err(failed)?;
     let listing = tokio::task::spawn_blocking(move || serde_json::to_string(&list(rows, &filter)));
     let text = listing.await.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))?;
     Ok(json(StatusCode::OK, text))

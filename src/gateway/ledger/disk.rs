@@ -65,7 +65,7 @@ impl NotOpened {
             ),
             NotOpened::Unreadable(why) => Expected::usage(
                 format!("{name} is no ledger that can be read: {why}"),
-                "nothing was changed in it. If it was a ledger, keep it: what it knew about delivered calls must be checked by \
+                "it was not overwritten. If it was a ledger, keep it: what it knew about delivered calls must be checked by \
                  hand. Start with another file: --ledger FILE",
             ),
             NotOpened::Io(why) => Expected::could_not(
@@ -229,7 +229,9 @@ fn open(path: &Path) -> std::result::Result<Database, NotOpened> {
     let db = match opened {
         Ok(Ok(db)) => db,
         Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => return Err(NotOpened::InUse),
-        Ok(Err(DatabaseError::Storage(StorageError::Io(e)))) if e.kind() != std::io::ErrorKind::InvalidData => {
+        Ok(Err(DatabaseError::Storage(StorageError::Io(e))))
+            if !matches!(e.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof) =>
+        {
             return Err(io(e));
         }
         Ok(Err(e)) => return Err(NotOpened::Unreadable(printable(&e.to_string(), 200))),
@@ -285,11 +287,12 @@ impl Store for Disk {
         })
     }
 
-    fn calls(&mut self) -> std::result::Result<Vec<CallRow>, Failed> {
+    fn calls(&mut self, arguments: bool) -> std::result::Result<Vec<CallRow>, Failed> {
         let db = self.db()?;
         guarded(|| {
             let calls = db.begin_read()?.open_table(CALLS)?;
-            calls.iter()?.map(|row| read(row?.1.value())).collect()
+            let row = |row: CallRow| if arguments { row } else { row.without_arguments() };
+            calls.iter()?.map(|found| read(found?.1.value()).map(row)).collect()
         })
     }
 
@@ -322,4 +325,144 @@ impl Store for Disk {
 
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> std::result::Result<T, redb::Error> {
     serde_json::from_str(text).map_err(|e| redb::Error::Corrupted(format!("a row cannot be read: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::SideEffects;
+    use crate::router::ledger::CallState;
+
+    fn call(n: u64, since_unix_ms: u64) -> Change {
+        Change::Call(CallRow {
+            call_id: format!("call_{n}"),
+            operation_key: format!("op_{n}"),
+            client: "k".into(),
+            route: "r".into(),
+            conversation: "c\u{7}".into(),
+            turn: n,
+            ordinal: 0,
+            tool: "t".into(),
+            side_effects: SideEffects::Keyed,
+            arguments: "{\"a\":\"\u{e9}\"}".into(),
+            state: CallState::Delivered,
+            since_unix_ms,
+            changed_unix_ms: since_unix_ms,
+        })
+    }
+
+    fn seen(conversation: &str, turn: u64, at: u64) -> Change {
+        let mut row = ConversationRow { conversation: conversation.into(), ..ConversationRow::default() };
+        row.see(turn, Some(turn), at);
+        Change::Seen(row)
+    }
+
+    #[test]
+    fn what_was_written_is_there_after_it_was_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("l.redb");
+        let mut disk = Disk::open(&path).unwrap();
+        disk.apply(&[call(1, 10), call(2, 20), seen("c", 1, 5), seen("c", 2, 6)]).unwrap();
+        let confirmed = |id: &str| Change::State { call_id: id.into(), state: CallState::Confirmed, at_unix_ms: 99 };
+        disk.apply(&[confirmed("call_2"), confirmed("never heard of")]).unwrap();
+        let before = (disk.calls(true).unwrap(), disk.conversations().unwrap());
+        disk.reopen().unwrap();
+        assert_eq!((disk.calls(true).unwrap(), disk.conversations().unwrap()), before);
+        drop(disk);
+        let mut disk = Disk::open(&path).unwrap();
+        assert_eq!((disk.calls(true).unwrap(), disk.conversations().unwrap()), before);
+        let second = disk.call("call_2").unwrap().unwrap();
+        assert_eq!((second.state, second.changed_unix_ms, second.since_unix_ms), (CallState::Confirmed, 99, 20));
+        assert_eq!(before.1[0].turns, [(1, 2)]);
+        assert_eq!(disk.call("call_3").unwrap(), None);
+    }
+
+    #[test]
+    fn it_forgets_by_age_and_number_and_a_call_written_anew_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut disk = Disk::open(&dir.path().join("l.redb")).unwrap();
+        disk.apply(&[call(1, 10), call(2, 20), call(3, 30), call(1, 40), seen("a", 1, 10), seen("b", 1, 50)]).unwrap();
+        assert_eq!(disk.prune(0, &Bounds::default()), Ok(0));
+        let left =
+            |disk: &mut Disk| -> Vec<String> { disk.calls(true).unwrap().into_iter().map(|c| c.call_id).collect() };
+        let two = Bounds { calls: 2, conversations: 1, ..Bounds::default() };
+        assert_eq!(disk.prune(0, &two), Ok(1), "call 1 is of time 40 now");
+        assert_eq!(left(&mut disk), ["call_1", "call_3"]);
+        assert_eq!(disk.conversations().unwrap()[0].conversation, "b");
+        assert_eq!(disk.prune(31, &Bounds::default()), Ok(1));
+        assert_eq!(left(&mut disk), ["call_1"]);
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("l");
+        for foreign in [&b"version: support\n"[..], &[0; 5_000], b"redb\x1a\x0a\xa9\x0d\x0a rest"] {
+            std::fs::write(&path, foreign).unwrap();
+            let told = Disk::open(&path).unwrap_err();
+            assert_eq!(told.exit, crate::exit::Exit::Usage, "{told}");
+            assert!(told.what.contains("is no ledger that can be read"), "{told}");
+            assert!(told.hint.contains("it was not overwritten"), "{told}");
+            assert_eq!(std::fs::read(&path).unwrap(), foreign);
+        }
+        // Another program's store, and a ledger of a later version.
+        std::fs::remove_file(&path).unwrap();
+        let other: TableDefinition<'_, &str, &str> = TableDefinition::new("llmfo");
+        for (table, why) in [(TableDefinition::new("users"), "another program"), (other, "has format 2")] {
+            let db = Database::create(&path).unwrap();
+            let transaction = db.begin_write().unwrap();
+            transaction.open_table(table).unwrap().insert("format", "2").unwrap();
+            transaction.commit().unwrap();
+            drop(db);
+            let told = Disk::open(&path).unwrap_err().what;
+            assert!(told.contains(why), "{told}");
+            std::fs::remove_file(&path).unwrap();
+        }
+        // An empty file, and one that was made and not used, are anybody's.
+        std::fs::write(&path, b"").unwrap();
+        drop(Disk::open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        drop(Database::create(&path).unwrap());
+        drop(Disk::open(&path).unwrap());
+        assert!(Disk::open(dir.path()).is_err(), "a folder");
+    }
+
+    #[test]
+    fn a_damaged_ledger_is_an_error_wherever_the_damage_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("l.redb");
+        let mut disk = Disk::open(&path).unwrap();
+        let all: Vec<Change> = (0..200).map(|n| call(n, n)).collect();
+        disk.apply(&all).unwrap();
+        drop(disk);
+        let good = std::fs::read(&path).unwrap();
+        let mut found = 0;
+        for at in (0..good.len()).step_by(good.len() / 60) {
+            let mut bad = good.clone();
+            for byte in bad.iter_mut().skip(at).take(2_000) {
+                *byte = !*byte;
+            }
+            std::fs::write(&path, &bad).unwrap();
+            // Whatever it says, it neither ends the process nor gives calls that nobody has written.
+            let calls = Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls(true));
+            match calls {
+                Err(_) => found += 1,
+                Ok(calls) => assert!(calls.iter().all(|c| all.contains(&Change::Call(c.clone())))),
+            }
+        }
+        assert!(found > 0);
+        // Cut off in the middle.
+        std::fs::write(&path, &good[..good.len() / 2]).unwrap();
+        assert!(Disk::open(&path).map_err(|e| e.what).and_then(|mut disk| disk.calls(true)).is_err());
+    }
+
+    #[test]
+    fn two_at_once_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("l.redb");
+        let _held = Disk::open(&path).unwrap();
+        let told = Disk::open(&path).unwrap_err();
+        assert!(told.what.contains("in use by another gateway") && told.hint.contains("--ledger FILE"), "{told}");
+        assert!(matches!(Disk::existing(&path), Err(NotOpened::InUse)));
+    }
 }

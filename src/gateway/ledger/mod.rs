@@ -167,13 +167,13 @@ impl Ledger {
         wait.await.unwrap_or_else(|_| Err("the ledger's thread has ended".to_owned()))
     }
 
-    /// Every call.
+    /// Every call; without `arguments` what stands for them.
     ///
     /// # Errors
     /// Why they cannot be read.
-    pub async fn list(&self) -> std::result::Result<Vec<CallRow>, Failed> {
+    pub async fn list(&self, arguments: bool) -> std::result::Result<Vec<CallRow>, Failed> {
         let (done, wait) = oneshot::channel();
-        self.jobs.try_send(Job::List(done)).map_err(|_| "too much waits for the disk".to_owned())?;
+        self.jobs.try_send(Job::List { arguments, done }).map_err(|_| "too much waits for the disk".to_owned())?;
         wait.await.unwrap_or_else(|_| Err("the ledger's thread has ended".to_owned()))
     }
 

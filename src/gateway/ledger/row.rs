@@ -49,6 +49,14 @@ pub struct CallRow {
     pub changed_unix_ms: u64,
 }
 
+impl CallRow {
+    /// With what stands for its arguments.
+    #[must_use]
+    pub fn without_arguments(self) -> CallRow {
+        CallRow { arguments: stand_in(&self.arguments), ..self }
+    }
+}
+
 /// A conversation that was heard of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRow {
@@ -116,7 +124,7 @@ pub enum Change {
     Seen(ConversationRow),
 }
 
-/// Everything for the core: conversations with their calls, the arguments left out.
+/// Everything for the core: conversations with their calls, without arguments.
 #[must_use]
 pub fn remembered(conversations: Vec<ConversationRow>, calls: Vec<CallRow>, now_unix_ms: u64) -> Vec<Remembered> {
     let mut all = All { now_unix_ms, known: BTreeMap::new() };
@@ -131,7 +139,7 @@ pub fn remembered(conversations: Vec<ConversationRow>, calls: Vec<CallRow>, now_
             call_id: row.call_id,
             operation_key: row.operation_key,
             tool: row.tool,
-            arguments: stand_in(&row.arguments),
+            arguments: row.arguments,
             side_effects: row.side_effects,
             state: row.state,
         };

@@ -22,11 +22,12 @@ pub trait Store: Send {
     /// Why it cannot be read.
     fn call(&mut self, call_id: &str) -> Result<Option<CallRow>, Failed>;
 
-    /// Every call, in the order of their ids.
+    /// Every call, in the order of their ids. Without `arguments` what stands for them (`row::stand_in`): all of them together may
+    /// be large.
     ///
     /// # Errors
     /// Why they cannot be read.
-    fn calls(&mut self) -> Result<Vec<CallRow>, Failed>;
+    fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, Failed>;
 
     /// Every conversation.
     ///
@@ -109,8 +110,8 @@ impl Store for Memory {
         Ok(self.calls.get(call_id).cloned())
     }
 
-    fn calls(&mut self) -> Result<Vec<CallRow>, Failed> {
-        Ok(self.calls.values().cloned().collect())
+    fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, Failed> {
+        Ok(self.calls.values().cloned().map(|row| if arguments { row } else { row.without_arguments() }).collect())
     }
 
     fn conversations(&mut self) -> Result<Vec<ConversationRow>, Failed> {

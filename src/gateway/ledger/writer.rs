@@ -28,6 +28,12 @@ const BACKLOG: usize = 20_000;
 /// Conversations that wait to be written down.
 const WAITING: usize = 20_000;
 
+/// All rows of a store.
+pub type Everything = (Vec<ConversationRow>, Vec<CallRow>);
+
+/// Changes that must be written together, whether somebody must not go on without, and who waits.
+type Asked = (Vec<Change>, bool, oneshot::Sender<Result<(), Failed>>);
+
 /// What the thread is asked to do.
 pub enum Job {
     /// Write these calls and say when they are durable. `needed`: without that they must not be handed out.
@@ -49,9 +55,14 @@ pub enum Job {
         done: oneshot::Sender<Result<Vec<CallRow>, Failed>>,
     },
     /// Every call.
-    List(oneshot::Sender<Result<Vec<CallRow>, Failed>>),
+    List {
+        /// With its arguments.
+        arguments: bool,
+        /// Who waits.
+        done: oneshot::Sender<Result<Vec<CallRow>, Failed>>,
+    },
     /// Everything, for a core that begins.
-    Load(SyncSender<Result<(Vec<ConversationRow>, Vec<CallRow>), Failed>>),
+    Load(SyncSender<Result<Everything, Failed>>),
     /// Write what waits, and end.
     Close(SyncSender<()>),
 }
@@ -120,12 +131,12 @@ impl Writer {
     }
 
     fn group(&mut self, group: Vec<Job>) -> Option<SyncSender<()>> {
-        let (mut waiting, mut reads, mut closed) = (Vec::new(), Vec::new(), None);
+        let (mut waiting, mut reads, mut closed): (Vec<Asked>, Vec<Job>, _) = (Vec::new(), Vec::new(), None);
         for job in group {
             match job {
                 Job::Write { rows, needed, done } => {
                     self.shown.calls.fetch_add(rows.len() as u64, Ordering::Relaxed);
-                    waiting.push((rows.into_iter().map(Change::Call).collect::<Vec<_>>(), needed, done));
+                    waiting.push((rows.into_iter().map(Change::Call).collect(), needed, done));
                 }
                 Job::Later(Change::Seen(row)) => {
                     self.seen.entry(place(&row)).or_insert_with(|| row.clone()).join(&row);
@@ -138,7 +149,7 @@ impl Writer {
                 read => reads.push(read),
             }
         }
-        let durable = waiting.iter().any(|(_, needed, _)| *needed) || waiting.iter().any(|(c, ..)| is_call(c));
+        let durable = waiting.iter().any(|(changes, ..)| is_call(changes));
         if durable {
             self.write(waiting);
         } else {
@@ -151,7 +162,7 @@ impl Writer {
     }
 
     /// Writes a group and says so to whoever waits.
-    fn write(&mut self, group: Vec<(Vec<Change>, bool, oneshot::Sender<Result<(), Failed>>)>) {
+    fn write(&mut self, group: Vec<Asked>) {
         let before = self.pending.len();
         self.pending.extend(group.iter().flat_map(|(changes, ..)| changes.iter().cloned()));
         let failing = self.shown.failing.load(Ordering::Relaxed);
@@ -255,13 +266,13 @@ impl Writer {
                 });
                 let _ = done.send(rows.collect());
             }
-            Job::List(done) => {
+            Job::List { arguments, done } => {
                 let _ = self.flush();
-                let _ = done.send(self.store.calls());
+                let _ = done.send(self.store.calls(arguments));
             }
             Job::Load(done) => {
                 let _ = self.flush();
-                let all = self.store.conversations().and_then(|known| Ok((known, self.store.calls()?)));
+                let all = self.store.conversations().and_then(|known| Ok((known, self.store.calls(false)?)));
                 let _ = done.send(all);
             }
             Job::Write { .. } | Job::Later(_) | Job::Close(_) => {}
@@ -274,4 +285,150 @@ const FAILING: &str = "it has failed a moment ago";
 
 fn is_call(changes: &[Change]) -> bool {
     changes.iter().any(|c| matches!(c, Change::Call(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+    use crate::gateway::ledger::store::Memory;
+    use crate::policy::SideEffects;
+    use crate::router::ledger::CallState;
+
+    /// Fails while it is told to, and counts its groups.
+    #[derive(Clone, Default)]
+    struct Odd(Arc<Mutex<(Memory, bool, Vec<usize>)>>);
+
+    impl Store for Odd {
+        fn apply(&mut self, changes: &[Change]) -> Result<(), Failed> {
+            let mut odd = self.0.lock().unwrap();
+            if odd.1 {
+                return Err("full".into());
+            }
+            odd.2.push(changes.len());
+            odd.0.apply(changes)
+        }
+        fn call(&mut self, call_id: &str) -> Result<Option<CallRow>, Failed> {
+            self.0.lock().unwrap().0.call(call_id)
+        }
+        fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, Failed> {
+            self.0.lock().unwrap().0.calls(arguments)
+        }
+        fn conversations(&mut self) -> Result<Vec<ConversationRow>, Failed> {
+            self.0.lock().unwrap().0.conversations()
+        }
+        fn prune(&mut self, before: u64, bounds: &Bounds) -> Result<usize, Failed> {
+            self.0.lock().unwrap().0.prune(before, bounds)
+        }
+        fn reopen(&mut self) -> Result<(), Failed> {
+            Ok(())
+        }
+    }
+
+    fn row(n: u64, side_effects: SideEffects) -> CallRow {
+        CallRow {
+            call_id: format!("call_{n}"),
+            operation_key: String::new(),
+            client: String::new(),
+            route: String::new(),
+            conversation: String::new(),
+            turn: n,
+            ordinal: 0,
+            tool: "t".into(),
+            side_effects,
+            arguments: "{}".into(),
+            state: CallState::Delivered,
+            since_unix_ms: unix_ms(),
+            changed_unix_ms: 0,
+        }
+    }
+
+    fn writer(store: &Odd) -> (Writer, Arc<Shown>, Arc<Mutex<Vec<bool>>>) {
+        let (shown, told) = (Arc::new(Shown::default()), Arc::new(Mutex::new(Vec::new())));
+        let tell = Arc::clone(&told);
+        let tell: Tell = Box::new(move |writable| tell.lock().unwrap().push(writable));
+        (Writer::new(Box::new(store.clone()), Arc::clone(&shown), tell), shown, told)
+    }
+
+    fn write(n: u64, needed: bool) -> (Job, oneshot::Receiver<Result<(), Failed>>) {
+        let (done, wait) = oneshot::channel();
+        let side_effects = if needed { SideEffects::Unkeyed } else { SideEffects::None };
+        (Job::Write { rows: vec![row(n, side_effects)], needed, done }, wait)
+    }
+
+    fn state(n: u64) -> Job {
+        Job::Later(Change::State { call_id: format!("call_{n}"), state: CallState::Proposed, at_unix_ms: 1 })
+    }
+
+    #[test]
+    fn a_group_is_written_as_one_and_a_later_state_stands_behind_its_call() {
+        let store = Odd::default();
+        let (mut writer, shown, _) = writer(&store);
+        let ((a, mut wait_a), (b, mut wait_b)) = (write(1, true), write(2, true));
+        assert!(writer.group(vec![a, state(1), b]).is_none());
+        assert_eq!((wait_a.try_recv().unwrap(), wait_b.try_recv().unwrap()), (Ok(()), Ok(())));
+        assert_eq!(store.0.lock().unwrap().2, [3], "one group");
+        assert_eq!(writer.store.call("call_1").unwrap().unwrap().state, CallState::Proposed);
+        assert_eq!(writer.store.call("call_2").unwrap().unwrap().state, CallState::Delivered);
+        assert_eq!(shown.groups.load(Ordering::Relaxed), 1);
+        // A state alone waits.
+        writer.group(vec![state(2)]);
+        assert_eq!(store.0.lock().unwrap().2, [3]);
+        let _ = writer.flush();
+        assert_eq!(writer.store.call("call_2").unwrap().unwrap().state, CallState::Proposed);
+    }
+
+    #[test]
+    fn what_was_refused_is_never_written_and_what_is_harmless_is_later() {
+        let store = Odd::default();
+        let (mut writer, shown, told) = writer(&store);
+        store.0.lock().unwrap().1 = true;
+        let ((a, mut wait_a), (b, mut wait_b)) = (write(1, true), write(2, false));
+        writer.group(vec![a, b]);
+        assert!(wait_a.try_recv().unwrap().is_err());
+        assert_eq!(wait_b.try_recv().unwrap(), Ok(()), "nobody is harmed");
+        assert!(shown.failing.load(Ordering::Relaxed));
+        // It is read from what waits.
+        let (done, mut wait) = oneshot::channel();
+        writer.group(vec![Job::Read { call_ids: vec!["call_2".into()], done }]);
+        assert_eq!(wait.try_recv().unwrap().unwrap()[0].call_id, "call_2");
+        // The next one is refused at once, without a look at the disk.
+        let (c, mut wait_c) = write(3, true);
+        let tried = writer.tried;
+        writer.group(vec![c]);
+        assert!(wait_c.try_recv().unwrap().is_err());
+        assert_eq!(writer.tried, tried);
+        store.0.lock().unwrap().1 = false;
+        let _ = writer.flush();
+        assert_eq!(*told.lock().unwrap(), [false, true]);
+        let ids: Vec<String> = writer.store.calls(true).unwrap().into_iter().map(|c| c.call_id).collect();
+        assert_eq!(ids, ["call_2"]);
+    }
+
+    #[test]
+    fn a_failing_store_holds_a_bounded_backlog() {
+        let store = Odd::default();
+        store.0.lock().unwrap().1 = true;
+        let (mut writer, shown, _) = writer(&store);
+        let _ = writer.flush();
+        writer.keep((0..BACKLOG as u64 + 7).map(|n| Change::Call(row(n, SideEffects::None))));
+        assert_eq!((writer.pending.len(), shown.lost.load(Ordering::Relaxed)), (BACKLOG, 7));
+    }
+
+    #[test]
+    fn closing_writes_what_waits() {
+        let store = Odd::default();
+        let (writer, ..) = writer(&store);
+        let (jobs, waiting) = sync_channel(8);
+        let mut seen = ConversationRow { conversation: "c".into(), ..ConversationRow::default() };
+        seen.see(1, None, unix_ms());
+        jobs.send(Job::Later(Change::Seen(seen))).unwrap();
+        let (done, wait) = sync_channel(1);
+        jobs.send(Job::Close(done)).unwrap();
+        writer.run(&waiting);
+        wait.try_recv().unwrap();
+        assert_eq!(store.0.lock().unwrap().0.conversations().unwrap().len(), 1);
+    }
 }

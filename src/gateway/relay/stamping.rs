@@ -24,14 +24,12 @@ impl Attempt {
             let key = policy.tools.get(&c.name).and_then(|tool| tool.key_argument.as_deref());
             key.is_some_and(|key| with_member(&c.arguments, key, "").is_none())
         };
-        let why = if calls.iter().any(withheld) {
-            "a call of a tool that was not offered"
-        } else if calls.iter().any(no_place) {
-            "arguments of a keyed tool that are no JSON object"
-        } else {
-            return None;
-        };
-        Some(Failure::Malformed(why.to_owned()))
+        if calls.iter().any(withheld) {
+            // Not counted: it may have seen the tool earlier in the conversation.
+            return Some(Failure::Quality("a call of a tool that was not offered".to_owned()));
+        }
+        let no_place = calls.iter().any(no_place);
+        no_place.then(|| Failure::Malformed("arguments of a keyed tool that are no JSON object".to_owned()))
     }
 
     /// As soon as the calls are stamped, if some wait for it.

@@ -264,3 +264,21 @@ fn a_hedge_whose_calls_come_second_loses() {
     assert_eq!(d.record(r).expect("done").target.as_deref(), Some("a"));
     assert!(d.engine.is_idle());
 }
+
+#[test]
+fn a_result_that_comes_as_another_message_of_the_user_is_no_repeat() {
+    let mut d = shop();
+    let r = d.arrive(said(1));
+    let first = call(&mut d, r, "create_ticket");
+    d.ended(d.attempt(r));
+    let mut next = said(1);
+    next.conversation.as_mut().unwrap().results = vec![first[0].call_id.clone()];
+    let r = d.arrive(next.clone());
+    assert_eq!(d.dialled(r).len(), 1, "it goes on");
+    let second = call(&mut d, r, "create_ticket");
+    assert_ne!(second[0].operation_key, first[0].operation_key, "another ticket of the same turn");
+    d.ended(d.attempt(r));
+    let again = d.arrive(next);
+    let Some(Reply::FromLedger { calls }) = d.reply(again) else { panic!("{:?}", d.reply(again)) };
+    assert_eq!(calls.iter().map(|c| &c.call_id).collect::<Vec<_>>(), [&second[0].call_id]);
+}

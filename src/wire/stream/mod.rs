@@ -391,10 +391,8 @@ impl StreamState {
         if free == 0 {
             return;
         }
-        if !self.committed {
-            if !force && !self.queue.iter().take(free).any(|h| h.commits) {
-                return;
-            }
+        if !self.committed && !force && !self.queue.iter().take(free).any(|h| h.commits) {
+            return;
         }
         if self.settings.stamp_calls
             && self.stamping != Stamping::Done
