@@ -3,7 +3,11 @@
 //! Every call of `handle` is timed by itself together with the draining of its outputs; the clock's own cost is measured in the
 //! same run and taken off. Printed: the median and the 99th percentile in nanoseconds. Figures of one machine; the ratios
 //! between the columns are what carries over.
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![expect(
+    clippy::print_stdout,
+    clippy::expect_used,
+    reason = "a bench prints its table, and one that cannot go on may stop"
+)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -87,15 +91,16 @@ impl Bench {
         self.out.iter().find_map(dial).expect("a dial")
     }
 
-    fn arrive(&mut self) -> RequestId {
+    fn arrive(&mut self, stream: bool) -> RequestId {
         self.next += 1;
         let request = RequestId(self.next);
-        self.handle("arrive", Input::Arrive { request, facts: facts() });
+        let kind = if stream { "arrive" } else { "arrive, unstreamed" };
+        self.handle(kind, Input::Arrive { request, facts: Facts { stream, ..facts() } });
         request
     }
 
     fn round(&mut self, n: u64) {
-        let request = self.arrive();
+        let request = self.arrive(n % 10 != 3);
         let mut attempt = self.dialled();
         self.handle("connected", Input::Connected { attempt });
         match n % 50 {

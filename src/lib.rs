@@ -16,6 +16,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`exit`], [`error`], [`units`], [`assets`] | `[P]` exit codes; expected errors; units in types; compiled-in files |
+//! | [`files`] | files that a user names, read with a bound |
 //! | [`cli`], [`term`] | one file per command; terminal facts, tables, progress |
 //! | [`diag`] | `[P]` a diagnostic is data, with one renderer per file |
 //! | [`spec`] | `[P]` file types of policy and drill: text -> tree with spans -> schema -> typed |
@@ -44,6 +45,7 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod fault;
+pub mod files;
 pub mod gateway;
 pub mod lab;
 pub mod lint;

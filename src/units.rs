@@ -110,6 +110,31 @@ impl Rng {
     }
 }
 
+/// Prefixes by which vendors mark their keys, in lower case: one list for all that hides keys.
+pub(crate) const KEY_PREFIXES: [&str; 21] = [
+    "sk-",
+    "sk_",
+    "pk_",
+    "rk_",
+    "gsk_",
+    "xai-",
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "aiza",
+    "akia",
+    "nvapi-",
+    "r8_",
+    "pplx-",
+    "xoxb-",
+    "xoxp-",
+    "fw_",
+    "csk-",
+];
+
 /// Text from outside made safe for a terminal, a log or a report (rule R7): control characters (including C1 and the
 /// Unicode direction overrides) become `\u{..}`, and the length is bounded to `max_chars`.
 #[must_use]

@@ -6,13 +6,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Global;
+use super::policy_file::{self, Kind};
 use crate::diag;
 use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
 use crate::drill::propose::nothing;
 use crate::drill::report::{
-    Table, closing, cut_table, lines, not_judged, phase_table, promise_lines, promise_table, rto_line, summary,
-    times_head, whole_line,
+    Table, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines, promise_table,
+    rto_line, summary, times_head, whole_line, why,
 };
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
@@ -118,14 +119,14 @@ pub struct RunArgs {
     /// Break paths on this real Toxiproxy (API address) instead of the embedded fault server.
     #[arg(long, value_name = "URL", conflicts_with = "lab", value_hint = clap::ValueHint::Url)]
     pub toxiproxy: Option<String>,
-    /// Policy of the gateways, and source of the objectives [default: the lab's; with --target that is not the gateway's
-    /// own, so its limits are not judged].
+    /// Policy of the gateways, and source of the objectives; without --lab its targets local-a and local-b are led to the
+    /// embedded lab [default: the lab's; with --target that is not the gateway's own, so its limits are not judged].
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// What applications see of the broken providers, instead of what the drill says.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub see: Option<SeeArg>,
-    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one that holds a report is refused [default:
+    /// Folder for summary.json, report.md, requests.jsonl, journal.jsonl; one with anything in it is refused [default:
     /// reports/NAME-TIME].
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub report: Option<PathBuf>,
@@ -205,6 +206,10 @@ fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
 /// Reads a drill; problems are shown as `validate` shows them.
 fn read(global: &Global, found: &Found) -> Result<DrillFile> {
     library::parse(found).map_err(|problems| {
+        let (doc, _) = crate::spec::document::read("", found.text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
+        if let Err(other) = policy_file::of_kind(Kind::Drill, &doc, &crate::units::printable(&found.source, 300)) {
+            return other;
+        }
         let (source, diagnostics) = *problems;
         let mut report = diag::Report::new();
         report.add(source, diagnostics);
@@ -230,6 +235,10 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     usable_urls(args)?;
     let found = library::find(&args.name)?;
     let file = read(global, &found)?;
+    if let Some(path) = &args.policy {
+        let shown = crate::units::printable(&path.display().to_string(), 300);
+        policy_file::of_kind(Kind::Policy, &policy_file::read(path)?.policy(&shown).doc, &shown)?;
+    }
     let options = Options {
         seed: args.seed,
         targets: args.target.clone(),
@@ -302,14 +311,14 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.push(format!("policy {}; driven: {}; seed {}", facts.policy, facts.targets.join(", "), ev.seed));
     out.push(String::new());
     let as_lines = width.unwrap_or(DEFAULT_WIDTH) < PROMISES_WIDTH;
-    out.push(if as_lines { promise_lines(j).join("\n") } else { draw(&promise_table(j), &["n"]) });
+    // Rows that were not judged stand below, each once, with the reason.
+    let judged = judged_alone(j);
+    out.push(if as_lines { promise_lines(&judged).join("\n") } else { draw(&promise_table(&judged), &["n"]) });
     out.push(rto_line(j));
     out.push(String::new());
     out.push(draw(&phase_table(j), &["requests", "not whole", "useful text p50", "p95"]));
     if let Some(cuts) = cut_table(j) {
-        if narrow {
-            out.push("\nstreams that were cut".into());
-        }
+        out.push("\nstreams that were cut".into());
         out.push(draw(&cuts, &["streams", "answered whole by another", "ended by one error event", "otherwise"]));
     }
     out.push("timeline".into());
@@ -322,7 +331,8 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
             Weight::Note => "note",
         };
         out.push(String::new());
-        out.push(format!("{} [{weight}, {} cases]: {}", f.code, f.n, f.text));
+        let cases = if f.n == 1 { "case" } else { "cases" };
+        out.push(format!("{} [{weight}, {} {cases}]: {}", f.code, f.n, f.text));
         out.extend(f.examples.iter().map(|e| format!("  {e}")));
     }
     out.push(String::new());
@@ -332,8 +342,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
             out.extend(lines.iter().map(|l| format!("  {l}")));
         }
     };
-    let (_, skipped) = not_judged(ev, j);
-    section(&mut out, "not judged", &skipped);
+    section(&mut out, "not judged", &not_judged_by_reason(ev, j));
     section(&mut out, "not exercised", &facts.not_exercised);
     section(&mut out, times_head(ev), &ev.declared.scaling);
     if facts.proposals.is_empty() {
@@ -344,11 +353,14 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
     out.extend(whole_line(j));
     let mut out = vec![wrap(&out.join("\n"), width)];
+    // What to do about the verdict stands beside it, where people look last.
+    let reasons = why(ev, j);
     // To be copied, so never broken into lines.
     out.push(format!("report: {}\nagain: {}", report.display(), facts.again));
     let secs = facts.duration_ms / 1e3;
     let aborted = ev.aborted.as_ref().map(|a| format!(" ({}: {})", a.by, a.text)).unwrap_or_default();
     out.push(format!("clean-up {}, {secs:.1} s{aborted}", facts.cleanup.word()));
+    out.extend(reasons.iter().map(|line| wrap(line, width)));
     out.push(closing(ev, j));
     out.join("\n")
 }

@@ -21,7 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A code or a name, as `llmfo validate` prints them.
-    #[arg(value_name = "CODE", required_unless_present = "list", conflicts_with = "list")]
+    #[arg(value_name = "CODE", conflicts_with = "list")]
     pub code: Option<String>,
     /// Every rule, a line each.
     #[arg(long)]
@@ -73,6 +73,12 @@ fn json(value: &impl Serialize) -> String {
 /// # Errors
 /// An unknown code: exit 4.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    if args.code.is_none() && !args.list {
+        return Err(Expected::usage(
+            "no rule is named",
+            "`llmfo explain LF201`; `llmfo explain --list` names every rule",
+        ));
+    }
     let Some(code) = args.code else {
         let rules = catalog::all();
         global.term.out(&match args.format {

@@ -1,9 +1,11 @@
 //! The command line: one file per command, arguments and glue only.
 
 pub mod completions;
+pub mod ctl;
 pub mod drill;
 pub mod explain;
 pub mod lab;
+pub mod ledger;
 pub mod policy_file;
 pub mod policy_tests;
 pub mod serve;
@@ -58,6 +60,10 @@ pub enum Command {
     Lab(lab::Args),
     /// The embedded Toxiproxy-compatible fault server alone.
     Toxiproxy(toxiproxy::Args),
+    /// What was handed to clients: tool calls that must be checked after an incident.
+    Ledger(ledger::Args),
+    /// Give orders to a running gateway: bench a target, emergency mode.
+    Ctl(ctl::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -102,6 +108,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Simulate(args) => simulate::run(&global, args),
         Command::Lab(args) => lab::run(&global, args),
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
+        Command::Ledger(args) => ledger::run(&global, args),
+        Command::Ctl(args) => ctl::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Expected, Result};
 use crate::policy::{self, Loaded};
+use crate::spec::SpannedDoc;
 use crate::spec::document::{Limits, too_long};
 
 /// The folder that is searched when nothing is named.
@@ -74,6 +75,54 @@ impl Content {
                 Loaded { policy: None, raw: None, doc, diagnostics: vec![d] }
             }
         }
+    }
+}
+
+/// Types of files that people hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A policy.
+    Policy,
+    /// A drill.
+    Drill,
+    /// Tests of a policy.
+    Tests,
+}
+
+impl Kind {
+    /// The type of a file, seen from its keys; `None` if they say nothing.
+    #[must_use]
+    pub fn of(doc: &SpannedDoc) -> Option<Kind> {
+        let has = |key: &str| doc.keys("").any(|k| k == key);
+        match () {
+            () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
+            () if has("rounds") => Some(Kind::Drill),
+            () if has("tests") => Some(Kind::Tests),
+            () => None,
+        }
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Policy => ("a policy", "`llmfo validate FILE` checks it, `llmfo serve --policy FILE` runs it"),
+            Kind::Drill => ("a drill", "`llmfo drill run FILE` runs it, `llmfo validate FILE` checks it"),
+            Kind::Tests => ("a file of tests of a policy", "`llmfo validate --tests FILE` runs it"),
+        }
+    }
+}
+
+/// A file of another type than is needed here is said so in one line: what its keys would be wrong for helps nobody.
+///
+/// # Errors
+/// It is of another type (exit 2).
+pub fn of_kind(wanted: Kind, doc: &SpannedDoc, shown: &str) -> Result<()> {
+    match Kind::of(doc) {
+        Some(is) if is != wanted => {
+            let (what, step) = is.words();
+            let step = step.replace("FILE", shown);
+            Err(Expected::usage(format!("{shown} is {what}; {} is needed here", wanted.words().0), step))
+        }
+        _ => Ok(()),
     }
 }
 

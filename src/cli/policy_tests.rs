@@ -7,19 +7,27 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Global;
-use super::policy_file::{self, Content};
+use super::policy_file::{self, Content, Kind};
 use super::validate::Format;
-use crate::diag::{Diagnostic, Report, quoted, render_human, render_json};
+use crate::diag::{Diagnostic, Report, list, quoted, render_human, render_json};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::policy::Policy;
 use crate::sim::policy_tests::{Answer, Ready, run as run_test};
 use crate::spec::SpannedDoc;
-use crate::spec::policy_tests::{PolicyTest, PolicyTestsFile, moment_ms, read, series};
+use crate::spec::policy_tests::{PolicyTest, PolicyTestsFile, WORDS, moment_ms, read, series};
 use crate::units::printable;
 
 /// Words of `expect` that are no target.
 const NO_TARGET: [&str; 4] = ["handoff", "refused", "unavailable", "too_long"];
+
+/// What a question says about its request, for the reader of a failure.
+fn asked(q: &crate::spec::policy_tests::Question) -> String {
+    let tools = q.tools.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let tools = if tools.is_empty() { String::new() } else { format!(", tools {}", printable(&tools, 100)) };
+    let intent = q.intent.as_ref().map_or(String::new(), |i| format!(", intent {}", printable(i, 60)));
+    format!("{intent}{tools}")
+}
 
 /// Requests of one test.
 const MOST_REQUESTS: f64 = 5e6;
@@ -32,13 +40,16 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     let bytes = bytes_of(path)?;
     let name = printable(&path.display().to_string(), 300);
     let (file, mut found, doc) = read(&name, &bytes);
+    policy_file::of_kind(Kind::Tests, &doc, &name)?;
     let mut report = Report::new();
     let Some(file) = file else {
         report.add(doc.into_source(), found);
         return Ok(broken(global, format, &report));
     };
     let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
-    let loaded = policy_file::read(&policy_path)?.policy(&printable(&policy_path.display().to_string(), 300));
+    let shown = printable(&policy_path.display().to_string(), 300);
+    let loaded = policy_file::read(&policy_path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     let Some(policy) = loaded.policy else {
         report.add(loaded.doc.into_source(), loaded.diagnostics);
         return Ok(broken(global, format, &report));
@@ -56,7 +67,11 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
         return Ok(broken(global, format, &report));
     }
     let answers: Vec<(&PolicyTest, Vec<Answer>)> = ready.iter().map(|t| (t.test, run_test(&policy, t))).collect();
-    Ok(tell(global, format, &file, &answers))
+    let line = |test: &PolicyTest, question: usize| {
+        let n = file.tests.iter().position(|t| std::ptr::eq(t, test)).unwrap_or(0);
+        doc.place(&format!("/tests/{n}/ask/{question}")).line
+    };
+    Ok(tell(global, format, &file, &answers, &|test, question| format!("{name}:{}", line(test, question))))
 }
 
 fn bytes_of(path: &Path) -> Result<Vec<u8>> {
@@ -94,8 +109,14 @@ fn prepare<'a>(
         let key = pointer.contains("/health/");
         let said = if key { doc.at_key(rule, pointer, message) } else { doc.at(rule, pointer, message) };
         match crate::spec::names::nearest(name, known.iter().copied()) {
-            Some(near) => said.nearest(near),
-            None => said.expected(format!("one of {}", known.join(", "))),
+            Some(near) => said
+                .label(format!("did you mean {}?", quoted(near)))
+                .nearest(near)
+                .help(format!("write {}", quoted(near))),
+            None => said
+                .label("not in the policy")
+                .expected(format!("one of {}", list(known.iter().copied(), 12)))
+                .help("correct the name, or test another policy"),
         }
     };
     let route = policy.route_named(&test.route).cloned();
@@ -114,7 +135,12 @@ fn prepare<'a>(
                 all.insert(target.id, steps);
             }
             (Ok(_), None) => {}
-            (Err(why), _) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &pointer, why)),
+            (Err(why), _) => found.push(
+                doc.at(&crate::spec::rules::WRONG_FORM, &pointer, why)
+                    .label("not a series")
+                    .expected("steps such as `up x20, slow x5, down x10`, each x one step long")
+                    .help(format!("use the words {}", list(WORDS.iter().map(|(word, _)| *word), WORDS.len()))),
+            ),
         }
     }
     let mut at_ms = Vec::new();
@@ -123,9 +149,14 @@ fn prepare<'a>(
             Ok(ms) if ms <= 31 * 86_400_000 => at_ms.push(ms),
             Ok(_) => {
                 let why = "more than 31 days after the beginning";
-                found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at(&format!("/ask/{q}/at")), why));
+                let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at(&format!("/ask/{q}/at")), why);
+                found.push(said.label("too late").help("ask sooner"));
             }
-            Err(why) => found.push(doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)),
+            Err(why) => found.push(
+                doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)
+                    .label("not a time")
+                    .help("count from the beginning of the test: `90s`, `12m`, `1h30m`"),
+            ),
         }
         let known = || policy.targets.iter().map(|t| t.name.as_str()).chain(NO_TARGET);
         if !known().any(|name| name == question.expect) {
@@ -134,12 +165,14 @@ fn prepare<'a>(
     }
     if !(test.requests_per_s >= 0.0 && test.requests_per_s <= 1_000.0) {
         let why = "between 0 and 1000 requests per second are played";
-        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why));
+        let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/requests_per_s"), why);
+        found.push(said.label("outside").help("write a number from 0 to 1000"));
     }
     let last_ms = at_ms.iter().copied().max().unwrap_or(0);
     if test.requests_per_s * (last_ms as f64 / 1e3) > MOST_REQUESTS {
         let why = "more than five million requests until the last question: ask sooner, or let fewer flow";
-        found.push(doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/ask"), why));
+        let said = doc.at(&crate::spec::rules::OUT_OF_RANGE, &at("/ask"), why);
+        found.push(said.label("too many requests").help("lower `requests_per_s`, or ask sooner"));
     }
     match route {
         Some(route) if found.is_empty() => Ok(Ready { test, route, series: all, at_ms }),
@@ -147,7 +180,13 @@ fn prepare<'a>(
     }
 }
 
-fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&PolicyTest, Vec<Answer>)]) -> Exit {
+fn tell(
+    global: &Global,
+    format: Format,
+    file: &PolicyTestsFile,
+    answers: &[(&PolicyTest, Vec<Answer>)],
+    place: &dyn Fn(&PolicyTest, usize) -> String,
+) -> Exit {
     let all: usize = answers.iter().map(|(_, a)| a.len()).sum();
     let held: usize = answers.iter().map(|(_, a)| a.iter().filter(|a| a.held).count()).sum();
     match format {
@@ -171,9 +210,11 @@ fn tell(global: &Global, format: Format, file: &PolicyTestsFile, answers: &[(&Po
                     let because =
                         q.because.as_ref().map_or(String::new(), |b| format!(", because {}", printable(b, 100)));
                     global.term.out(&format!(
-                        "FAIL  {}\n      at {}: expected {}{because}\n      got {}; {}\n",
+                        "FAIL  {} ({})\n      at {}{}: expected {}{because}\n      got {}; {}\n",
                         printable(&test.name, 200),
+                        place(test, a.question),
                         printable(&q.at, 40),
+                        asked(q),
                         printable(&q.expect, 100),
                         printable(&a.got, 100),
                         printable(&a.reasons.join("; "), 500),

@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::signals::Signals;
+use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
-use super::policy_file;
+use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
+use crate::gateway::orders::Forced;
 use crate::gateway::{Gateway, Settings};
 use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
@@ -31,21 +33,26 @@ Examples:
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGTERM, SIGINT, SIGHUP and SIGQUIT drain: not ready at once, no new connections, open requests finish within --drain-s, then
-end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
+SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a
+log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not
+ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at
+once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// What is written without `--policy` is not taken for one, but answered with it.
+    #[arg(value_name = "PATH", hide = true, conflicts_with = "policy")]
+    pub stray: Option<PathBuf>,
     /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
     /// Where clients dial; port 0 takes a free one. Loopback only in this version.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
     /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub admin: SocketAddr,
     /// Append events as JSON Lines to this file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -54,6 +61,10 @@ pub struct Args {
     /// it again.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub record_inputs: Option<PathBuf>,
+    /// Where delivered tool calls are written down, so that a repeated turn never makes one twice; `memory`: nowhere, and a
+    /// restart forgets them. Default: a file for this address below the state folder ($XDG_STATE_HOME/llmfo/ledger).
+    #[arg(long, value_name = "FILE|memory", value_hint = clap::ValueHint::FilePath)]
+    pub ledger: Option<PathBuf>,
     /// Size in MiB at which the journal is rotated; three old files are kept.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub journal_mib: u64,
@@ -61,9 +72,16 @@ pub struct Args {
     /// with 503 before its upload. One body may have 32 MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(32..=1_048_576))]
     pub bodies_mib: u64,
+    /// Let faults be forced, for tests: FAULT__<target>=timeout|503|429|reset|cut in the environment (with _ for -), and
+    /// `llmfo ctl fault`. Never in production.
+    #[arg(long)]
+    pub forced_faults: bool,
     /// Seed of everything that is drawn at random. Default: from the clock.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Let SIGHUP put a policy with a lower serial in the place of one with a higher.
+    #[arg(long)]
+    pub allow_rollback: bool,
     /// Seconds that open requests have to finish when it is stopped.
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub drain_s: u64,
@@ -88,6 +106,14 @@ pub enum Format {
     Json,
 }
 
+/// An address and port; what is likely to be meant otherwise is named.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().filter(|p| p.parse::<u16>().is_ok()).unwrap_or("8080");
+        format!("not an IP address and a port; write 127.0.0.1:{port} or [::1]:{port}")
+    })
+}
+
 /// How long open requests may go on when whoever started the gateway is gone.
 const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 
@@ -96,18 +122,23 @@ const ORPHAN_DRAIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// A policy that must not be served, a secret or an address that cannot be used.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
+    if let Some(stray) = &args.stray {
+        let shown = crate::units::printable(&stray.display().to_string(), 300);
+        let what = format!("serve takes no file by itself: {shown}");
+        return Err(Expected::usage(what, format!("llmfo serve --policy {shown}")));
+    }
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
     let logs = logs(global, args.format);
     if args.record_inputs.is_some() && args.record_inputs == args.journal {
         return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
     }
-    say_not_enforced(global, &args, &policy);
     let folder = match chosen.path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
     credentials(&policy, &chosen.path)?;
+    let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
         policy: Arc::new(policy),
         folder,
@@ -118,7 +149,9 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             .journal
             .clone()
             .map(|path| JournalSettings { rotate_bytes: args.journal_mib << 20, ..JournalSettings::at(path) }),
+        forced: forced_faults(global, args.forced_faults)?,
         inputs: args.record_inputs.clone(),
+        ledger: Arc::new(ledger),
         limits: ListenerLimits {
             bodies_bytes: usize::try_from(args.bodies_mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
             ..ListenerLimits::default()
@@ -135,6 +168,36 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         queue.finish(&writer, Duration::from_secs(1));
     }
     exit
+}
+
+/// What the environment forces, if that is allowed.
+fn forced_faults(global: &Global, allowed: bool) -> Result<Option<Vec<(String, Forced)>>> {
+    let found = std::env::vars_os().filter_map(|(name, value)| {
+        let target = name.to_str()?.strip_prefix("FAULT__")?.to_owned();
+        Some((target, value.to_string_lossy().into_owned()))
+    });
+    let found: Vec<(String, String)> = found.filter(|(_, value)| !value.is_empty()).collect();
+    if !allowed {
+        if !found.is_empty() {
+            global
+                .term
+                .err("FAULT__ variables are set and change nothing: faults are forced only with --forced-faults");
+        }
+        return Ok(None);
+    }
+    global.term.err("faults may be forced (--forced-faults): this gateway is for tests");
+    let read = |(target, value): (String, String)| match Forced::named(&value) {
+        Some(forced) => Ok((target, forced)),
+        None => Err(Expected::usage(
+            format!(
+                "FAULT__{}={} is no fault",
+                crate::units::printable(&target, 60),
+                crate::units::printable(&value, 40)
+            ),
+            format!("write one of {}", Forced::ALL.map(|(name, _)| name).join(", ")),
+        )),
+    };
+    found.into_iter().map(read).collect::<Result<Vec<_>>>().map(Some)
 }
 
 /// One line, or all of them with `--verbose`: what stands below it, the addresses, is what people look for.
@@ -188,16 +251,49 @@ fn credentials(policy: &Policy, chosen: &Path) -> Result<()> {
     }
 }
 
+fn ledger_place(args: &Args, policy: &Path) -> Result<Place> {
+    Ok(match &args.ledger {
+        Some(named) if named.as_os_str() == "memory" => Place::Memory,
+        Some(named) => Place::File(named.clone()),
+        None => Place::File(super::ledger::default_file(args.listen, policy)?),
+    })
+}
+
+/// For people and machines.
+fn ledger_named(place: &Place) -> String {
+    match place {
+        Place::File(path) => crate::units::printable(&path.display().to_string(), 300),
+        Place::Memory => "memory".to_owned(),
+    }
+}
+
 async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
     let mut signals =
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
-    let gateway = Gateway::start(settings).await?;
-    announce(global, args, chosen, &policy, &gateway);
+    let ledger = ledger_named(settings.ledger.place());
+    let mut gateway = Gateway::start(settings).await?;
+    // What keeps it from starting is said alone.
+    say_not_enforced(global, args, &policy);
+    announce(global, args, chosen, &policy, &ledger, &gateway);
+    if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
+        // Also with --quiet: what looks like a service is none.
+        global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
+    }
     let orphaned = stdin_end(args.exit_with_stdin);
-    let drain = tokio::select! {
-        _ = signals.next() => Duration::from_secs(args.drain_s),
-        Ok(()) = orphaned => ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+    let mut orphaned = std::pin::pin!(async {
+        if orphaned.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
+    let drain = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop(_) => break Duration::from_secs(args.drain_s),
+                Asked::Reload => reload(global, args, chosen, &mut gateway),
+            },
+            () = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+        }
     };
     let open = gateway.open();
     if open > 0 && !global.quiet {
@@ -210,11 +306,43 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
             }
             Ok(Exit::Good)
         }
-        exit = signals.next() => Ok(exit),
+        exit = signals.stop() => Ok(exit),
     }
 }
 
-/// Resolves when standard input ends; never if that is not wanted.
+/// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
+fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
+    match again(global, args, chosen, gateway) {
+        Ok(None) => tracing::info!("the policy is as before; nothing was reloaded"),
+        Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
+        Err(why) => {
+            tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
+            gateway.refused(&why.what);
+        }
+    }
+}
+
+/// Puts the file's policy in the place of the one that holds; its version, unless it is the same.
+fn again(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) -> Result<Option<String>> {
+    let policy = load(global, &chosen.path)?;
+    let holds = gateway.policy();
+    credentials(&policy, &chosen.path)?;
+    if let (Some(serial), Some(before)) = (policy.serial, holds.serial)
+        && serial < before
+        && !args.allow_rollback
+    {
+        return Err(Expected::usage(
+            format!("serial {serial} is lower than {before}, which holds"),
+            "give the file a higher serial, or start with --allow-rollback",
+        ));
+    }
+    let version = crate::units::printable(&policy.version, 100);
+    let same = policy.sha256 == holds.sha256;
+    gateway.reload(policy)?;
+    Ok((!same).then_some(version))
+}
+
+/// Tells when standard input ends; with an error at once if that is not wanted.
 fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
     let (tell, ended) = oneshot::channel();
     if wanted {
@@ -226,7 +354,6 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
             let _ = tell.send(());
         });
     } else {
-        // Dropped, the receiver would resolve with an error, which the caller's pattern passes over.
         drop(tell);
     }
     ended
@@ -235,6 +362,7 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 fn load(global: &Global, path: &Path) -> Result<Policy> {
     let name = crate::units::printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&name);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
     // is asked about; files, keys and expiry are no reason to stop.
     let mut blocking = lint::check(&loaded, &World::default());
@@ -254,7 +382,14 @@ fn load(global: &Global, path: &Path) -> Result<Policy> {
     }
 }
 
-fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: &Policy, gateway: &Gateway) {
+fn announce(
+    global: &Global,
+    args: &Args,
+    chosen: &policy_file::Chosen,
+    policy: &Policy,
+    ledger: &str,
+    gateway: &Gateway,
+) {
     match args.format {
         Format::Json => {
             let line = serde_json::json!({
@@ -264,6 +399,7 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
                 "admin": gateway.admin.to_string(),
                 "policy": policy.version,
                 "policy_sha256": policy.sha256,
+                "ledger": ledger,
             });
             global.term.out(&line.to_string());
         }
@@ -272,7 +408,8 @@ fn announce(global: &Global, args: &Args, chosen: &policy_file::Chosen, policy: 
             let path = crate::units::printable(&chosen.path.display().to_string(), 300);
             let version = crate::units::printable(&policy.version, 100);
             global.term.out(&format!(
-                "policy  {path}{how}, version {version}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                "policy  {path}{how}, version {version}\nledger  {ledger}{}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                if ledger == "memory" { ": a restart forgets which calls were delivered" } else { "" },
                 gateway.listen, gateway.admin
             ));
         }
@@ -303,6 +440,15 @@ fn seed_from_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_without_its_half_is_answered_with_an_example() {
+        assert_eq!(address("[::1]:9782").unwrap().port(), 9782);
+        for text in ["9782", ":9782", "localhost:9782"] {
+            assert!(address(text).unwrap_err().ends_with("write 127.0.0.1:9782 or [::1]:9782"), "{text}");
+        }
+        assert!(address("127.0.0.1").unwrap_err().contains("127.0.0.1:8080"));
+    }
 
     #[test]
     fn one_setting_is_read_and_changes_nothing() {

@@ -111,10 +111,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 fn read_list(path: &Path) -> Result<serde_json::Value> {
     let shown = path.display();
     let hint = "it is a JSON list: [{\"name\":\"llm\",\"listen\":\"127.0.0.1:9001\",\"upstream\":\"127.0.0.1:8000\"}]";
-    let size = std::fs::metadata(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?.len();
-    if size > CONFIG_MAX_BYTES {
-        return Err(Expected::usage(format!("{shown} is larger than {CONFIG_MAX_BYTES} bytes"), hint));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
+    let text = crate::files::text(path, CONFIG_MAX_BYTES)
+        .map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
     serde_json::from_str(&text).map_err(|e| Expected::usage(format!("{shown}: {e}"), hint))
 }

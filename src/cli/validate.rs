@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Global;
-use super::policy_file::{self, Chosen, Content};
+use super::policy_file::{self, Chosen, Content, Kind};
 use crate::diag::{Report, render_human, render_json};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -116,11 +116,15 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let content = policy_file::read(&chosen.path)?;
     announce(global, &chosen);
     let now = args.now.unwrap_or_else(jiff::Timestamp::now);
-    let report = findings(&chosen.path, &content, now).hide_info(global.quiet);
+    let (report, hint) = findings(&chosen.path, &content, now);
+    let report = report.hide_info(global.quiet);
     let strict = args.deny == Some(Deny::Warnings);
     match args.format {
         Format::Human => global.term.out(&render_human(&report, global.term.out_color, global.term.width)),
         Format::Json => global.term.out(&render_json(&report, strict)),
+    }
+    if let Some(hint) = hint.filter(|_| !global.quiet) {
+        global.term.err(hint);
     }
     Ok(if report.valid(strict) { Exit::Good } else { Exit::Verdict })
 }
@@ -140,17 +144,22 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-/// Everything that is found in a file; which type it is of is seen from its keys.
-fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Report {
+/// Everything that is found in a file, and what else to say; which type it is of is seen from its keys.
+fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> (Report, Option<&'static str>) {
     let name = name_of(path);
     let mut report = Report::new();
     let loaded = content.policy(&name);
-    let is_drill = loaded.doc.keys("").any(|k| k == "rounds") && !loaded.doc.keys("").any(|k| k == "routes");
-    if let (true, Content::Bytes(bytes)) = (is_drill, content) {
+    let kind = Kind::of(&loaded.doc);
+    if let (Some(Kind::Drill), Content::Bytes(bytes)) = (kind, content) {
         let (file, mut found, doc) = crate::spec::drill::read(&name, bytes);
         found.extend(file.iter().flat_map(|f| lint::drills::check(f, &doc)));
         report.add(doc.into_source(), found);
-        return report;
+        return (report, None);
+    }
+    if let (Some(Kind::Tests), Content::Bytes(bytes)) = (kind, content) {
+        let (_, found, doc) = crate::spec::policy_tests::read(&name, bytes);
+        report.add(doc.into_source(), found);
+        return (report, Some("a file of tests: its form was checked; `llmfo validate --tests FILE` runs them"));
     }
     let wants = lint::wants(&loaded);
     let world = World {
@@ -161,7 +170,7 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Report {
     let more = lint::check(&loaded, &world);
     let found = loaded.diagnostics.into_iter().chain(more);
     report.add(loaded.doc.into_source(), found.collect::<Vec<_>>());
-    report
+    (report, None)
 }
 
 /// Longest key that is believed, in bytes.

@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use crate::units::KEY_PREFIXES;
+
 /// Words that make a key's value a secret wherever they stand in its name.
 const SECRET_WORDS: [&str; 9] =
     ["credentials", "credential", "secret", "secrets", "password", "passwd", "passphrase", "apikey", "authorization"];
@@ -11,30 +13,7 @@ const SECRET_WORDS: [&str; 9] =
 const LAST_WORDS: [&str; 6] = ["token", "tokens", "key", "keys", "pass", "pwd"];
 /// Likeness (Jaro-Winkler) from which a misspelt word counts as the word. `seconds` is 0.80 like `secrets`.
 const LIKE: f64 = 0.88;
-/// Prefixes by which vendors mark their keys, in lower case, with at least [`PREFIX_REST`] characters behind them.
-const KEY_PREFIXES: [&str; 20] = [
-    "sk-",
-    "sk_",
-    "pk_",
-    "rk_",
-    "gsk_",
-    "xai-",
-    "hf_",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "github_pat_",
-    "glpat-",
-    "aiza",
-    "akia",
-    "nvapi-",
-    "r8_",
-    "pplx-",
-    "xoxb-",
-    "xoxp-",
-    "csk-",
-];
-/// Characters after a vendor's prefix that make a word a key.
+/// Characters after a vendor's prefix ([`KEY_PREFIXES`]) that make a word a key.
 const PREFIX_REST: usize = 4;
 /// Shortest run of letters and digits that can be a key by its look alone.
 const RANDOM_CHARS: usize = 16;

@@ -30,14 +30,14 @@ pub struct Declared {
     pub recovery_ms: Option<f64>,
     /// 95th percentile of the time to useful text.
     pub useful_text_p95_ms: Option<f64>,
-    /// Share of requests that may miss the deadline.
+    /// Share of requests that may miss the deadline; none may where nothing is declared, as the deadline itself is.
     pub deadline_miss_rate: f64,
-    /// Share of answers that may break an invariant.
+    /// Share of answers that may break an invariant; none may where nothing is declared.
     pub invariant_violation_rate: f64,
-    /// Share of turns that may be handed off without the customer asking for it.
-    pub capacity_handoff_rate: f64,
-    /// Turns that may be lost from a conversation.
-    pub context_loss_turns: u64,
+    /// Share of turns that may be handed off without the customer asking for it; not judged where nothing is declared.
+    pub capacity_handoff_rate: Option<f64>,
+    /// Turns that may be lost from a conversation; not judged where nothing is declared.
+    pub context_loss_turns: Option<u64>,
     /// Requests that may wait at one moment.
     pub queue_max: Option<u64>,
     /// Dials a request may make.
@@ -48,6 +48,9 @@ pub struct Declared {
     pub stand_in_slots: Option<u32>,
     /// Arguments that the gateway itself may add to a tool call.
     pub key_arguments: Vec<String>,
+    /// Why the policy itself lets nobody stand in for the broken provider, and what to change.
+    #[serde(default)]
+    pub nobody_stands_in: Option<String>,
     /// How lab times differ from production defaults, one sentence each.
     pub scaling: Vec<String>,
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::assets::{self, Asset};
 use crate::diag::{Diagnostic, Source};
 use crate::error::{Expected, Result};
-use crate::spec::document::{Limits, too_long};
+use crate::spec::document::Limits;
 use crate::spec::drill::{DrillFile, read};
 use crate::spec::names::nearest;
 use crate::units::printable;
@@ -41,12 +41,7 @@ pub fn find(name: &str) -> Result<Found> {
         return Err(Expected::nothing(format!("there is no drill {shown}"), hint));
     }
     let unreadable = |why: String| Expected::usage(format!("{shown}: {why}"), "give the path of a drill file");
-    let bytes = std::fs::metadata(Path::new(name)).map_err(|e| unreadable(e.to_string()))?.len();
-    if bytes > Limits::DEFAULT.max_bytes as u64 {
-        let (_, finding) = too_long(&shown, usize::try_from(bytes).unwrap_or(usize::MAX), &Limits::DEFAULT);
-        return Err(unreadable(finding.message));
-    }
-    let text = std::fs::read_to_string(name).map_err(|e| unreadable(e.to_string()))?;
+    let text = crate::files::text(Path::new(name), Limits::DEFAULT.max_bytes as u64).map_err(unreadable)?;
     Ok(Found { source: shown, text })
 }
 
@@ -88,5 +83,6 @@ mod tests {
         assert_eq!(e.exit, Exit::Nothing);
         assert!(e.hint.contains("did you mean region-outage?") && e.hint.contains("midstream-break"), "{e}");
         assert_eq!(find("/nowhere/x.yaml").unwrap_err().exit, Exit::Usage);
+        assert!(find("/dev/zero").unwrap_err().what.ends_with("it is no file"));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::evidence::{Declared, Needs};
 use crate::error::{Expected, Result};
 use crate::lab::topology::Topology;
-use crate::policy::{Policy, Route};
+use crate::policy::{Pii, Policy, Route, Target};
 use crate::spec::drill::{self as file, CutHow, DrillFile, Existing, See};
 use crate::units::human;
 
@@ -261,16 +261,23 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
     broken.sort();
     broken.dedup();
     if broken.is_empty() {
-        return Err(nothing("no provider is broken, so nothing can fail over".into(), Vec::new()));
+        let known: Vec<String> = topology.providers.iter().map(|p| format!("{} of {}", p.name, p.region)).collect();
+        return Err(Expected::nothing(
+            format!("drill {}: no provider is broken, so nothing can fail over", drill.name),
+            format!("let a fault select `roles: [provider]` of its region; providers of the lab: {}", known.join(", ")),
+        ));
     }
     let stand_ins: Vec<String> =
         topology.providers.iter().map(|p| p.name.clone()).filter(|n| !broken.contains(n)).collect();
     if stand_ins.is_empty() {
-        return Err(nothing("every provider is broken, so nobody can stand in".into(), Vec::new()));
+        return Err(Expected::nothing(
+            format!("drill {}: every provider is broken, so nobody can stand in", drill.name),
+            format!("leave one of them out: {}", broken.join(", ")),
+        ));
     }
     let needs = Needs {
         steady_turns: drill.steady_state.min_turns.0 as usize,
-        outage_turns: drill.needs.outage_turns as usize,
+        outage_turns: drill.needs.outage_turns.0 as usize,
         cut_before_content: drill.needs.cut_before_content as usize,
         cut_after_content: drill.needs.cut_after_content as usize,
         cut_inside_call: drill.needs.cut_inside_call as usize,
@@ -352,21 +359,66 @@ fn declared(
         )?,
         deadline_miss_rate: o.deadline_miss_rate.unwrap_or(0.0),
         invariant_violation_rate: o.invariant_violation_rate.unwrap_or(0.0),
-        capacity_handoff_rate: o.capacity_handoff_rate.unwrap_or(0.0),
+        capacity_handoff_rate: o.capacity_handoff_rate,
         context_loss_turns: stricter(
             name,
             "context_loss_turns",
             of(o.context_loss_turns),
             own.context_loss_turns.map(f64::from),
         )?
-        .map_or(0, |v| v as u64),
+        .map(|v| v as u64),
         queue_max: queue.map(|v| v as u64),
         max_attempts: route.max_attempts,
         breaker_failures: policy.breaker.consecutive_failures,
         stand_in_slots: slots.reduce(u32::saturating_add),
         key_arguments,
+        nobody_stands_in: nobody_stands_in(policy, route, stand_ins),
         scaling: scaling(policy, route),
     })
+}
+
+/// What in the policy keeps every stand-in from answering the drill's customers: they stream and do not, offer tools, and
+/// carry personal data.
+fn nobody_stands_in(policy: &Policy, route: &Route, stand_ins: &[String]) -> Option<String> {
+    let name = &route.name;
+    let (them, one) = (stand_ins.join(", "), stand_ins.first().map_or("", String::as_str));
+    if route.no_failover.is_some() {
+        return Some(format!(
+            "route {name} says `failover: none`, so only its first target is ever tried: take it out"
+        ));
+    }
+    if route.max_attempts < 2 {
+        return Some(format!(
+            "route {name} says `max_attempts: 1`, which leaves no dial for {them} until the breaker opens: write 2 or more"
+        ));
+    }
+    let tiers = |id| route.tiers.iter().filter(move |t| t.targets.contains(&id));
+    let all: Vec<&Target> = stand_ins
+        .iter()
+        .filter_map(|n| policy.target_named(n))
+        .filter(|t| tiers(t.id).next().is_some())
+        .map(|t| &**t)
+        .collect();
+    if all.is_empty() {
+        return Some(format!("no attempt of route {name} leads to {them}: add a pool with {one} to `attempts`"));
+    }
+    if all.iter().all(|t| !route.legal(t)) {
+        let wanted = route.residency_required.iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+        return Some(format!(
+            "route {name} requires the residency {wanted}, and {them} has another: no personal data may go there"
+        ));
+    }
+    if all.iter().all(|t| tiers(t.id).all(|tier| route.pii(tier) != Pii::Allowed)) {
+        return Some(format!(
+            "the drill's requests carry personal data, which may not go to {them}: write `pii: allowed` on its attempt"
+        ));
+    }
+    if all.iter().all(|t| !t.capabilities.tools) {
+        return Some(format!(
+            "every request of the drill offers tools, and {them} does not declare `capabilities: {{ tools: true }}`"
+        ));
+    }
+    None
 }
 
 /// How this policy's times differ from the defaults that a service would run with.

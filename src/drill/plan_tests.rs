@@ -114,5 +114,15 @@ fn names_that_are_not_there_are_found_before_anything_is_broken() {
     let mut second = d.rounds[0].faults[0].clone();
     second.select.region = "region-2".into();
     d.rounds[0].faults.push(second);
-    assert!(compile(&d, &topology(), &policy(), None).unwrap_err().what.contains("nobody can stand in"));
+    let e = compile(&d, &topology(), &policy(), None).unwrap_err();
+    assert!(
+        e.what.contains("nobody can stand in") && e.hint.ends_with("leave one of them out: local-a, local-b"),
+        "{e}"
+    );
+    // One that breaks no provider is told which there are.
+    let mut d = drill("region-outage");
+    d.rounds[0].faults.remove(0);
+    let e = compile(&d, &topology(), &policy(), None).unwrap_err();
+    assert!(e.what.contains("no provider is broken"), "{e}");
+    assert!(e.hint.ends_with("providers of the lab: local-a of region-1, local-b of region-2"), "{e}");
 }

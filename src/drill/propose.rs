@@ -31,6 +31,10 @@ pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
     if ev.policy_of == PolicyOf::Lab {
         return out;
     }
+    // Where the policy itself lets nobody stand in, no threshold mends it.
+    if let Some(why) = super::report::forbidden(ev, j) {
+        return vec![format!("failover: {why}")];
+    }
     thresholds(ev, j, &mut out);
     intents(j, &mut out);
     load(ev, j, &mut out);
@@ -84,7 +88,9 @@ fn thresholds(ev: &Evidence, j: &Judgement, out: &mut Vec<String>) {
         });
         out.push(format!(
             "thresholds: {route}: recovery took {ms:.0} ms of {declared:.0} ms declared{}",
-            part.unwrap_or_default()
+            part.unwrap_or_else(|| {
+                "; its parts are not known: look at connect_timeout_ms, first_token_timeout_ms, and whether the stand-in is tried at all".into()
+            })
         ));
     }
 }

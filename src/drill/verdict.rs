@@ -141,6 +141,11 @@ pub const CODES: &[(&str, Weight, &str)] = &[
         Weight::Invalid,
         "the fault server did not answer, so nothing in this run can be held against the gateway",
     ),
+    (
+        "lease_lost",
+        Weight::Invalid,
+        "the drill was not heard for too long and its faults were lifted, so nothing can be said about how they were survived",
+    ),
     ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
 ];
 
@@ -299,11 +304,14 @@ pub struct Row {
 pub struct Promise {
     /// `recovery`, `compatibility`, `capacity`, `independence`.
     pub name: String,
+    /// What the headline figure is: `rto_ms`, `violation_rate`, `queue_max`, `bytes_from_broken_region`.
+    #[serde(default)]
+    pub figure: String,
     /// The headline figure that was declared (null: nothing was).
     pub declared: Value,
     /// The headline figure that was measured (null: it could not be).
     pub measured: Value,
-    /// What the headline figure is: `rto_ms`, `violation_rate`, `queue_max`, `bytes_from_broken_region`.
+    /// Its unit: `ms`, `share` (0 to 1), `requests`, `bytes`.
     pub unit: String,
     /// Cases behind the headline figure.
     pub n: usize,

@@ -104,6 +104,30 @@ pub enum Event {
         /// Requests that got a controlled error.
         requests: u64,
     },
+    /// An operator gave an order, or one has ended.
+    Order {
+        /// `bench`, `emergency`, `fault`.
+        order: String,
+        /// `given`, `ended`.
+        state: String,
+        /// Target by name, if about one.
+        target: Option<String>,
+        /// What is forced, for `fault`.
+        fault: Option<String>,
+        /// Why, in the operator's words.
+        reason: String,
+        /// When given: how long it lasts.
+        for_ms: Option<u64>,
+    },
+    /// Another policy holds.
+    PolicyReplaced {
+        /// Its version.
+        policy: String,
+        /// SHA-256 of its file.
+        policy_sha256: String,
+        /// SHA-256 of the file of the one that held.
+        before_sha256: String,
+    },
     /// The gateway drained and stopped.
     Stopped {
         /// Requests still open then.

@@ -53,9 +53,8 @@ pub enum Outcome {
 /// The log cannot be read: nobody knows then what to restore.
 pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
     // Without a session of its own a closed terminal would take it along.
-    let alone = || rustix::process::getsid(None) == Ok(rustix::process::getpid());
     if let Err(e) = rustix::process::setsid()
-        && !alone()
+        && !leads_a_session(rustix::process::getpid())
     {
         return Err(Expected::could_not(
             format!("the guard cannot leave its session: {e}"),
@@ -63,6 +62,22 @@ pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'stati
         ));
     }
     stand(wal, limits, input)
+}
+
+/// True if this process leads a session of its own.
+#[must_use]
+pub fn leads_a_session(pid: rustix::process::Pid) -> bool {
+    // As text, where it can be had: the id of a session that began outside this container is 0, which `getsid` cannot return.
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    match text.ok().as_deref().and_then(session) {
+        Some(session) => i64::from(pid.as_raw_nonzero().get()) == session,
+        None => rustix::process::getsid(Some(pid)) == Ok(pid),
+    }
+}
+
+/// The session in `/proc/PID/stat`: the fourth word behind the name, which may hold anything.
+fn session(stat: &str) -> Option<i64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 /// [`run`] without leaving the session of its parent.
@@ -138,4 +153,16 @@ async fn heal(path: &Path) -> Result<Restored> {
         restored = restore(&client, "guard", &mut wal).await;
     }
     Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_is_read_whatever_the_name_is() {
+        assert_eq!(session("42 (a) S 9 (b) c) S 1 42 7 34816 42 4194304"), Some(7));
+        assert_eq!(session("42 (llmfo) S 1 42 0 0 -1"), Some(0), "it began outside the container");
+        assert_eq!(session("42 (llmfo"), None);
+    }
 }

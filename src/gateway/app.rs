@@ -1,9 +1,9 @@
 //! What all parts of a running gateway share, and what it does with what the driver tells.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +12,9 @@ use tokio::task::AbortHandle;
 
 use super::bus::{Bus, unix_ms};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
+use super::ledger::Ledger;
+use super::orders::Orders;
+use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
 use super::{intake, probe};
@@ -21,7 +24,7 @@ use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
 use crate::router::decision::{DecisionRecord, Outcome};
-use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, PairLabels, TargetLabels};
+use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, KindLabels, PairLabels, RouteLabels, TargetLabels};
 use crate::telemetry::{Journal, Metrics};
 
 /// Decision records kept for `/decisions/<id>`.
@@ -29,8 +32,9 @@ pub const DECISIONS_KEPT: usize = 2048;
 
 /// The shared state of a running gateway.
 pub struct App {
-    /// The policy.
-    pub policy: Arc<Policy>,
+    policy: RwLock<Arc<Policy>>,
+    /// Where the policy lies: files that it names are looked for beside it.
+    pub folder: PathBuf,
     /// The core's driver.
     pub driver: Arc<Driver>,
     /// Clients and secrets.
@@ -39,6 +43,10 @@ pub struct App {
     pub metrics: Metrics,
     /// Events.
     pub bus: Bus,
+    /// What is written down about tool calls.
+    pub ledger: Arc<Ledger>,
+    /// What operators have ordered.
+    pub orders: Arc<Orders>,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -54,12 +62,14 @@ pub struct App {
     requests: AtomicU64,
     decisions: Mutex<VecDeque<(String, Arc<serde_json::Value>)>>,
     totals: Mutex<std::collections::BTreeMap<&'static str, u64>>,
+    told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
+    warned: super::warned::Warned,
 }
 
 impl std::fmt::Debug for App {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("App").field("policy", &self.policy.version).finish_non_exhaustive()
+        f.debug_struct("App").field("policy", &self.policy().version).finish_non_exhaustive()
     }
 }
 
@@ -74,6 +84,8 @@ impl App {
         seed: u64,
         journal: Option<Journal>,
         bodies_bytes: usize,
+        ledger: Arc<Ledger>,
+        orders: Arc<Orders>,
         make: MakeCore,
     ) -> Result<Arc<App>> {
         let targets = Targets::new(&policy, folder)?;
@@ -88,7 +100,11 @@ impl App {
         Ok(Arc::new_cyclic(|me: &Weak<App>| {
             let watcher: Weak<dyn Watcher> = me.clone();
             App {
-                driver: Arc::new(Driver::new(anchor, Arc::clone(&policy), seed, make, watcher)),
+                driver: Arc::new(
+                    Driver::new(anchor, Arc::clone(&policy), seed, make, watcher).with_ledger(Arc::clone(&ledger)),
+                ),
+                ledger,
+                orders,
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),
@@ -101,10 +117,24 @@ impl App {
                 requests: AtomicU64::new(0),
                 decisions: Mutex::new(VecDeque::new()),
                 totals: Mutex::new(std::collections::BTreeMap::new()),
+                told_unledgered: Mutex::default(),
                 me: me.clone(),
-                policy,
+                warned: Default::default(),
+                policy: RwLock::new(policy),
+                folder: folder.to_owned(),
             }
         }))
+    }
+
+    /// The policy that holds now. Who needs it more than once takes it once.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Another policy holds from now on.
+    pub(super) fn hold(&self, policy: Arc<Policy>) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
     }
 
     /// An id for a request, unique across restarts as far as it matters.
@@ -116,7 +146,7 @@ impl App {
     #[must_use]
     pub fn expired(&self) -> bool {
         let now = i64::try_from(unix_ms() / 1000).unwrap_or(i64::MAX);
-        self.policy.expires_unix_s.is_some_and(|at| now >= at)
+        self.policy().expires_unix_s.is_some_and(|at| now >= at)
     }
 
     /// A target's name.
@@ -138,8 +168,53 @@ impl App {
         Metrics::kind(&self.metrics.upstream_connects, &self.target_name(target), kind);
     }
 
+    /// Calls came with a key of the model's own, which was overwritten.
+    pub fn keys_overwritten(&self, target: TargetId, n: u64) {
+        if n > 0 {
+            let labels = KindLabels { target: self.target_name(target), kind: "key_overwritten".to_owned() };
+            self.metrics.anomalies.get_or_create_owned(&labels).inc_by(n);
+        }
+    }
+
+    /// Takes the ledger's numbers over into the metrics.
+    pub fn count_ledger(&self) {
+        let (shown, m) = (self.ledger.shown(), &self.metrics);
+        let pairs = [
+            (&shown.calls, &m.ledger_calls),
+            (&shown.groups, &m.ledger_writes),
+            (&shown.busy_us, &m.ledger_busy_us),
+            (&shown.failures, &m.ledger_failures),
+            (&shown.lost, &m.ledger_lost),
+        ];
+        for (from, to) in pairs {
+            to.inner().store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        m.ledger_writable.set(i64::from(!self.ledger.failing()));
+    }
+
+    /// Calls went out that no ledger can recognise again. People hear of it once per route.
+    pub fn unledgered(&self, route: &str, calls: usize) {
+        let labels = RouteLabels { route: route.to_owned() };
+        self.metrics.unledgered_calls.get_or_create(&labels).inc_by(calls as u64);
+        let new = self.told_unledgered.lock().unwrap_or_else(PoisonError::into_inner).insert(route.to_owned());
+        if new {
+            let name = crate::units::printable(route, 60);
+            Watcher::event(
+                self,
+                Event::Alert {
+                    target: None,
+                    reason: "no_conversation".to_owned(),
+                    text: format!(
+                        "route {name}: tools that change something are called without x-llmfo-conversation; a repeated request \
+                         would run them once more"
+                    ),
+                },
+            );
+        }
+    }
+
     /// An answer is complete.
-    pub fn ended(&self, route: &str, target: TargetId, ended: &Ended) {
+    pub fn ended(&self, route: &str, target: TargetId, calls: Calls, ended: &Ended) {
         let name = self.target_name(target);
         for anomaly in &ended.anomalies {
             Metrics::kind(&self.metrics.anomalies, &name, anomaly.name());
@@ -147,6 +222,9 @@ impl App {
         if ended.tool_calls > 0 {
             let labels = PairLabels { route: route.to_owned(), target: name.clone() };
             self.metrics.tool_calls.get_or_create(&labels).inc_by(ended.tool_calls as u64);
+            if calls == Calls::Unledgered {
+                self.unledgered(route, ended.tool_calls);
+            }
         }
         if let Some(usage) = ended.usage {
             for (kind, n) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {
@@ -245,7 +323,16 @@ impl Watcher for App {
         match &event {
             Event::Availability { target, state, reason, .. } => {
                 self.metrics.transition(target, state, reason);
-                tracing::info!(target = %target, state = %state, reason = %reason, "availability changed");
+                if state == "serving" {
+                    tracing::info!(target = %target, state = %state, reason = %reason, "target is back in service");
+                } else {
+                    tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
+                }
+            }
+            Event::AttemptFailed { target, class, reason, probe: false, .. } => {
+                if let Some(left_out) = self.warned.now(target, reason) {
+                    tracing::warn!(target = %target, class = %class, reason = %reason, left_out, "attempt failed");
+                }
             }
             Event::AttemptFailed { target, reason, probe: true, .. } => {
                 Metrics::kind(&self.metrics.probes, target, "failed");
@@ -263,6 +350,11 @@ impl Watcher for App {
 
     fn done(&self, meta: &Meta, record: DecisionRecord) {
         self.count(&record);
+        if record.outcome == Outcome::Handoff
+            && let Some(left_out) = self.warned.now("-", &record.route)
+        {
+            tracing::warn!(request = %meta.request, route = %record.route, left_out, "customer handed to a human");
+        }
         tracing::info!(
             request = %meta.request,
             route = %record.route,
@@ -305,7 +397,7 @@ impl Watcher for App {
     fn rebuilt(&self, requests: u64) {
         tracing::error!(requests, "the core panicked; it was rebuilt from the policy");
         self.metrics.core_rebuilds.inc();
-        for target in &self.policy.targets {
+        for target in self.policy().live_targets() {
             self.metrics.state(&target.name, "serving");
         }
         self.bus.publish(Event::CoreRebuilt { requests });

@@ -4,8 +4,8 @@
 //! lock, so that they leave in the order in which they were decided: commands to the task of their request, probes to tasks
 //! of their own, notes to the event bus. No chunk of a body and no I/O ever waits for this lock.
 //!
-//! The channel of a request is bounded by what the core may say about one request: each dial may be followed by one cancel,
-//! then come one delivery or reply, one break, and one abort of the driver's own.
+//! The channel of a request is bounded by what the core may say about one request: each dial may be followed by its calls and
+//! one cancel, then come one delivery or reply, one break, and one abort of the driver's own.
 //!
 //! If the core panics it is rebuilt from the policy. Requests under way get a controlled error, attempts of the old core are
 //! told apart by their epoch and ignored, and the event `core_rebuilt` and a metric say so.
@@ -18,23 +18,37 @@ use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use super::bus::unix_ms;
+use super::ledger::row::{Change, stand_in};
+use super::ledger::{Ledger, Written, stamp};
 use super::pause::CoreTime;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
 use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
-use crate::router::{AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, Reply, RequestId, Sign, Usage};
+use crate::router::{
+    AttemptId, Engine, Evidence, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign,
+    Usage, Withhold,
+};
 use crate::units::Ts;
+use crate::wire::Stamp;
 
 /// What the driver needs of a core beside its contract. Tests bring their own.
 pub trait Core: Machine + Send {
     /// What every target can do now, and what is under way.
     fn snapshot(&self, now: Ts) -> Snapshot;
+
+    /// Another policy holds from now on. Its ids continue those of the one that held.
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>);
 }
 
 impl Core for Engine {
     fn snapshot(&self, now: Ts) -> Snapshot {
         Engine::snapshot(self, now)
+    }
+
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>) {
+        Engine::succeed(self, now, Arc::clone(policy));
     }
 }
 
@@ -61,6 +75,23 @@ pub enum Cmd {
         fresh: bool,
         /// Personal data must be masked for it.
         mask: bool,
+        /// Beside the one under way.
+        hedge: bool,
+        /// Ask for no more output tokens than this.
+        max_output_tokens: Option<u64>,
+        /// Tools that must not be offered.
+        withhold: Withhold,
+    },
+    /// The calls of this attempt, as the client must see them, once they are written down.
+    Calls {
+        /// Which attempt.
+        key: AttemptKey,
+        /// In the order of the answer.
+        stamps: Vec<Stamp>,
+        /// How many had a key of the model's own, which was overwritten.
+        overwritten: u64,
+        /// When they are durable.
+        written: Written,
     },
     /// Stop this attempt.
     Cancel(AttemptKey),
@@ -118,21 +149,22 @@ pub trait Watcher: Send + Sync {
     fn rebuilt(&self, requests: u64);
 }
 
-/// Makes a core; called again after a panic, with another seed.
-pub type MakeCore = Box<dyn Fn(u64) -> Box<dyn Core> + Send + Sync>;
+/// Makes a core for a policy; called again after a panic, with another seed and the policy that holds by then.
+pub type MakeCore = Box<dyn Fn(u64, &Arc<Policy>) -> Box<dyn Core> + Send + Sync>;
 
 /// The driver.
 pub struct Driver {
-    policy: Arc<Policy>,
     seed: u64,
     make: MakeCore,
     state: Mutex<State>,
     timer: Notify,
     watcher: Weak<dyn Watcher>,
+    ledger: Option<Arc<Ledger>>,
 }
 
 struct State {
     core: Box<dyn Core>,
+    policy: Arc<Policy>,
     epoch: u32,
     next_request: u64,
     requests: BTreeMap<RequestId, Slot>,
@@ -140,6 +172,8 @@ struct State {
     /// What the timer task waits for.
     armed: Option<Ts>,
     time: CoreTime,
+    /// Arguments of the calls that the core is being told about: it holds none.
+    texts: Vec<String>,
 }
 
 impl State {
@@ -169,17 +203,25 @@ impl Driver {
     /// A driver of a new core. Times count from `anchor`. The watcher is held weakly: it owns the driver.
     #[must_use]
     pub fn new(anchor: Instant, policy: Arc<Policy>, seed: u64, make: MakeCore, watcher: Weak<dyn Watcher>) -> Driver {
-        let core = make(seed);
+        let core = make(seed, &policy);
         let state = State {
             core,
+            policy,
             epoch: 0,
             next_request: 1,
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             armed: None,
             time: CoreTime::new(anchor),
+            texts: Vec::new(),
         };
-        Driver { policy, seed, make, state: Mutex::new(state), timer: Notify::new(), watcher }
+        Driver { seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None }
+    }
+
+    /// The same, with a ledger that is written down.
+    #[must_use]
+    pub fn with_ledger(self, ledger: Arc<Ledger>) -> Driver {
+        Driver { ledger: Some(ledger), ..self }
     }
 
     /// Now, on the core's time line: without the pauses of this process.
@@ -194,9 +236,13 @@ impl Driver {
 
     /// A request has come. Its commands arrive at the ticket.
     pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
-        let dials = usize::try_from(self.policy.route(facts.route).max_attempts).unwrap_or(usize::MAX);
-        let (to, commands) = mpsc::channel(dials.saturating_mul(2).saturating_add(8).min(1024));
         let mut state = self.lock();
+        let route = Arc::clone(state.policy.route(facts.route));
+        let dials = usize::try_from(route.max_attempts).unwrap_or(usize::MAX);
+        let (to, commands) = mpsc::channel(dials.saturating_mul(3).saturating_add(8).min(1024));
+        if let (Some(ledger), Some(said)) = (&self.ledger, &facts.conversation) {
+            ledger.seen(&said.client, &route.name, &said.id, said.turn, said.history_version);
+        }
         let id = RequestId(state.next_request);
         state.next_request += 1;
         state.requests.insert(id, Slot { to, meta });
@@ -230,11 +276,35 @@ impl Driver {
         self.report(key, Input::Broke { attempt: key.id, failure, reused });
     }
 
+    /// The answer of this attempt calls tools: tool and arguments of each. [`Cmd::Calls`] follows, or the attempt's end.
+    pub fn calls(&self, key: AttemptKey, calls: Vec<(String, String)>) {
+        let (calls, texts): (Vec<ProposedCall>, Vec<String>) =
+            calls.into_iter().map(|(tool, text)| (ProposedCall { tool, arguments: stand_in(&text) }, text)).unzip();
+        self.report_with(key, Input::Calls { attempt: key.id, calls }, texts);
+    }
+
+    /// An operator wants something of the core.
+    pub fn ordered(&self, input: Input) {
+        let over = self.step(self.lock(), input, None);
+        self.after(over);
+    }
+
+    /// The ledger can be written to again, or cannot any more.
+    pub fn ledger_writable(&self, writable: bool) {
+        let over = self.step(self.lock(), Input::LedgerWritable { writable }, None);
+        self.after(over);
+    }
+
     fn report(&self, key: AttemptKey, input: Input) {
-        let state = self.lock();
+        self.report_with(key, input, Vec::new());
+    }
+
+    fn report_with(&self, key: AttemptKey, input: Input, texts: Vec<String>) {
+        let mut state = self.lock();
         if state.epoch != key.epoch {
             return;
         }
+        state.texts = texts;
         let about = match state.attempts.get(&key.id) {
             Some(Owner::Request(id)) => Some(*id),
             _ => None,
@@ -295,21 +365,43 @@ impl Driver {
         }
     }
 
+    /// Another policy holds from now on: its ids continue those of the one that held, and `records` is what admission records
+    /// say of its targets.
+    pub fn succeed(&self, policy: &Arc<Policy>, records: Vec<Evidence>) {
+        let mut state = self.lock();
+        state.policy = Arc::clone(policy);
+        let over = self.moved(state, None, None, |core, now| {
+            core.succeed(now, policy);
+            core.handle(now, Input::Evidence { records });
+        });
+        self.after(over);
+    }
+
     /// Moves the core and routes what it says. `about` is the request that the input speaks of.
     fn step(
         &self,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
         input: Input,
-        mut about: Option<RequestId>,
+        about: Option<RequestId>,
     ) -> Vec<(Meta, DecisionRecord)> {
-        let now = state.now();
         let ended = match &input {
             Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => Some(*attempt),
             _ => None,
         };
+        self.moved(state, about, ended, |core, now| core.handle(now, input))
+    }
+
+    fn moved(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        mut about: Option<RequestId>,
+        ended: Option<AttemptId>,
+        by: impl FnOnce(&mut Box<dyn Core>, Ts),
+    ) -> Vec<(Meta, DecisionRecord)> {
+        let now = state.now();
         let core = &mut state.core;
         let moved = catch_unwind(AssertUnwindSafe(|| {
-            core.handle(now, input);
+            by(core, now);
             let outputs: Vec<Output> = std::iter::from_fn(|| core.poll_output()).collect();
             (outputs, core.poll_timeout())
         }));
@@ -346,10 +438,16 @@ impl Driver {
     ) {
         let epoch = state.epoch;
         match output {
-            Output::Dial { request, attempt, target, limits, fresh, mask, .. } => {
+            Output::Dial {
+                request, attempt, target, limits, fresh, hedge, max_output_tokens, withhold, mask, ..
+            } => {
                 state.attempts.insert(attempt, Owner::Request(request));
                 let key = AttemptKey { epoch, id: attempt };
-                tell(state, request, Cmd::Dial { key, target, limits, fresh, mask });
+                tell(
+                    state,
+                    request,
+                    Cmd::Dial { key, target, limits, fresh, hedge, max_output_tokens, withhold, mask },
+                );
             }
             Output::Probe { attempt, target, limits } => {
                 if let Some(watcher) = self.watcher.upgrade() {
@@ -369,46 +467,43 @@ impl Driver {
                 tell(state, request, Cmd::Deliver { key: AttemptKey { epoch, id: attempt }, attempts, degraded });
             }
             Output::Reply { request, reply, attempts } => tell(state, request, Cmd::Reply { reply, attempts }),
-            Output::Break { request, attempt: _, class } => tell(state, request, Cmd::Break(class)),
+            Output::Break { request, attempt, class } => {
+                state.attempts.remove(&attempt);
+                tell(state, request, Cmd::Break(class));
+            }
             Output::Done { request, record } => {
                 if let Some(slot) = state.requests.remove(&request) {
                     over.push((slot.meta, *record));
                 }
             }
-            // No request names its conversation to the core yet, and no task reports calls.
-            Output::Calls { .. } => {}
+            Output::Calls { request, attempt, place, calls } => {
+                let key = AttemptKey { epoch, id: attempt };
+                let texts = std::mem::take(&mut state.texts);
+                let (stamps, rows, overwritten) = stamp::stamps(&state.policy, place.as_ref(), calls, texts);
+                // In the core's order, and before anybody else can be answered with them.
+                let written = match &self.ledger {
+                    Some(ledger) if !rows.is_empty() => {
+                        let needed = rows.iter().any(|row| row.side_effects.risky());
+                        ledger.write(rows, needed)
+                    }
+                    _ => Written::nothing(),
+                };
+                tell(state, request, Cmd::Calls { key, stamps, overwritten, written });
+            }
+            Output::CallsAre { calls, state: now } => {
+                for call_id in calls {
+                    if let Some(ledger) = &self.ledger {
+                        ledger.later(Change::State { call_id, state: now, at_unix_ms: unix_ms() });
+                    }
+                }
+            }
             Output::Note(note) => {
                 let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
-                if let Some(event) = self.event_of(note, now, request) {
+                if let Some(event) = event_of(&state.policy, note, now, request) {
                     self.tell_people(event);
                 }
             }
         }
-    }
-
-    fn event_of(&self, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
-        let name = |id: TargetId| self.policy.target(id).name.clone();
-        Some(match note {
-            Note::Availability { target, now: state, reason } => {
-                let for_ms = match &state {
-                    Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
-                        Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
-                    }
-                    Availability::Serving { .. } | Availability::Probing => None,
-                };
-                Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
-            }
-            Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
-                target: name(target),
-                class: class.name().to_owned(),
-                reason,
-                probe,
-                request: request.filter(|_| !probe),
-            },
-            Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
-            // Shown in snapshots.
-            Note::Queue { .. } | Note::HedgeLost { .. } => return None,
-        })
     }
 
     fn tell_people(&self, event: Event) {
@@ -432,7 +527,7 @@ impl Driver {
     fn rebuild(&self, state: &mut State) {
         state.epoch += 1;
         let seed = self.seed ^ u64::from(state.epoch).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        state.core = (self.make)(seed);
+        state.core = (self.make)(seed, &state.policy);
         for (_, owner) in std::mem::take(&mut state.attempts) {
             if let Owner::Probe(handle) = owner {
                 handle.abort();
@@ -448,6 +543,31 @@ impl Driver {
             watcher.rebuilt(lost.len() as u64);
         }
     }
+}
+
+fn event_of(policy: &Policy, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
+    let name = |id: TargetId| policy.target(id).name.clone();
+    Some(match note {
+        Note::Availability { target, now: state, reason } => {
+            let for_ms = match &state {
+                Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
+                    Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
+                }
+                Availability::Serving { .. } | Availability::Probing => None,
+            };
+            Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
+        }
+        Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
+            target: name(target),
+            class: class.name().to_owned(),
+            reason,
+            probe,
+            request: request.filter(|_| !probe),
+        },
+        Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
+        // Shown in snapshots.
+        Note::Queue { .. } | Note::HedgeLost { .. } => return None,
+    })
 }
 
 /// The name of a state in events, metrics and snapshots.

@@ -130,6 +130,8 @@ impl Fragile {
 }
 
 impl Core for Fragile {
+    fn succeed(&mut self, _: Ts, _: &Arc<Policy>) {}
+
     fn snapshot(&self, _: Ts) -> Snapshot {
         Snapshot {
             targets: Vec::new(),
@@ -147,7 +149,7 @@ fn driver(fragile: bool) -> (Arc<Driver>, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let policy = policy();
     let for_make = Arc::clone(&policy);
-    let make = Box::new(move |seed| -> Box<dyn Core> {
+    let make = Box::new(move |seed, _: &Arc<Policy>| -> Box<dyn Core> {
         if fragile { Box::new(Fragile::default()) } else { Box::new(Engine::new(Arc::clone(&for_make), seed)) }
     });
     let weak: Weak<dyn Watcher> = Arc::downgrade(&heard) as Weak<dyn Watcher>;

@@ -18,7 +18,7 @@ const THERE: &str =
 /// Answers the request `id` of a client. `stalled` is set by the connection when its client has stopped reading.
 pub async fn handle(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>, id: String) -> Answer {
     let mut answer = route(&app, request, stalled, &id).await.unwrap_or_else(|refusal| refusal.answer(&id));
-    set(answer.headers_mut(), "x-llmfo-policy", &app.policy.version);
+    set(answer.headers_mut(), "x-llmfo-policy", &app.policy().version);
     answer
 }
 
@@ -50,13 +50,14 @@ fn entry(app: &App, name: &str) -> serde_json::Value {
 
 /// Routes, as the models that a client may ask for.
 fn models(app: &App) -> Answer {
-    let data: Vec<_> = app.policy.routes.iter().map(|r| entry(app, &r.name)).collect();
+    let data: Vec<_> = app.policy().live_routes().map(|r| entry(app, &r.name)).collect();
     json(StatusCode::OK, value!({ "object": "list", "data": data }).to_string())
 }
 
 fn model(app: &App, name: &str) -> Result<Answer, Refusal> {
-    match app.policy.route_named(name) {
+    let policy = app.policy();
+    match policy.route_named(name) {
         Some(route) => Ok(json(StatusCode::OK, entry(app, &route.name).to_string())),
-        None => Err(super::intake::unknown_route(&app.policy, name)),
+        None => Err(super::intake::unknown_route(&policy, name)),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::http::Refusal;
 use crate::policy::{DataClass, Policy, Route};
-use crate::router::Facts;
+use crate::router::{Conversation, Facts};
 use crate::units::printable;
 use crate::wire::ChatRequest;
 
@@ -88,6 +88,11 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
             "Send the request body without Content-Encoding.",
         )));
     }
+    if !plainly_chunked(&head.headers) {
+        let text = "Send the request body as it is, with Content-Length or in plain chunks: no other Transfer-Encoding is read.";
+        let refusal = Refusal::invalid(StatusCode::NOT_IMPLEMENTED, "unsupported_transfer_encoding", text).closing();
+        return Err(NotTaken::Refused(refusal));
+    }
     let declared =
         head.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.trim().parse::<u64>().ok());
     // Refused before a byte of it is read: with `Expect: 100-continue` the client then never uploads it.
@@ -130,6 +135,14 @@ pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result
         all.extend_from_slice(&data);
     }
     if over > 0 { Err(NotTaken::Refused(too_large())) } else { Ok(Taken { bytes: all.freeze(), _share: share }) }
+}
+
+/// Chunked and nothing else, or no transfer coding at all. hyper reads the chunks whatever lies below them, and what it gives
+/// for the body would then be another one (compressed) than the client meant.
+fn plainly_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let first = codings.next().is_none_or(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    first && codings.next().is_none()
 }
 
 fn too_large() -> Refusal {
@@ -181,7 +194,9 @@ pub struct Labels {
     /// Turn.
     pub turn: Option<u64>,
     /// Version of the history that the client holds.
-    pub history_version: Option<String>,
+    pub history_version: Option<u64>,
+    /// The client says that it repeats this turn.
+    pub repeats: bool,
 }
 
 /// Reads the labels of a request.
@@ -207,9 +222,13 @@ pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Refu
     if data.as_deref().is_some_and(|d| !matches!(d, "personal" | "none")) {
         return Err(bad_label("x-llmfo-data", "is neither `personal` nor `none`"));
     }
-    let turn = match label("x-llmfo-turn", "turn")? {
-        None => None,
-        Some(text) => Some(text.parse().map_err(|_| bad_label("x-llmfo-turn", "is not a number"))?),
+    let number = |name: &'static str, key: &str| -> Result<Option<u64>, Refusal> {
+        label(name, key)?.map(|text| text.parse().map_err(|_| bad_label(name, "is not a whole number"))).transpose()
+    };
+    let repeats = match label("x-llmfo-retry", "retry")?.as_deref() {
+        None | Some("0") => false,
+        Some("1") => true,
+        Some(_) => return Err(bad_label("x-llmfo-retry", "is neither `1` nor `0`")),
     };
     Ok(Labels {
         route: label("x-llmfo-route", "route")?,
@@ -217,8 +236,9 @@ pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Refu
         task: label("x-llmfo-task", "task")?,
         data,
         conversation: label("x-llmfo-conversation", "conversation")?,
-        turn,
-        history_version: label("x-llmfo-history-version", "history_version")?,
+        turn: number("x-llmfo-turn", "turn")?,
+        history_version: number("x-llmfo-history-version", "history_version")?,
+        repeats,
     })
 }
 
@@ -236,18 +256,28 @@ pub fn data(labels: &Labels) -> DataClass {
     if labels.data.as_deref() == Some("none") { DataClass::None } else { DataClass::Personal }
 }
 
-/// What the core is told about a request.
-#[must_use]
-pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Labels, expired: bool) -> Facts {
+/// What the core is told about a request. `client`: who asks, see [`client`].
+///
+/// # Errors
+/// A conversation whose calls could not be kept apart.
+pub fn facts(
+    policy: &Policy,
+    route: &Route,
+    request: &ChatRequest,
+    labels: &Labels,
+    client: String,
+    expired: bool,
+) -> Result<Facts, Refusal> {
     // No `tools:` on a route: offered tools count as unlisted, and so does one that the route does not name.
     let risky = |tool: &String| !route.tools.contains(tool) || policy.side_effects(tool).risky();
-    Facts {
+    let risky_tools = request.tools.iter().any(risky);
+    Ok(Facts {
         route: route.id,
         stream: request.stream,
         intent: labels.intent.clone(),
         data: data(labels),
         tools: !request.tools.is_empty(),
-        risky_tools: request.tools.iter().any(risky),
+        risky_tools,
         vision: request.images,
         strict_schema: request.strict_schema,
         body_bytes: request.body().len() as u64,
@@ -256,15 +286,74 @@ pub fn facts(policy: &Policy, route: &Route, request: &ChatRequest, labels: &Lab
         expired,
         open_conversation: labels.turn.is_some_and(|turn| turn > 1),
         unmaskable: None,
-        conversation: None,
+        conversation: conversation(request, labels, client, risky_tools)?,
+    })
+}
+
+/// Where a request stands in its conversation, if it names one. Two kinds of request cannot be kept in a ledger: `n` above one
+/// (the client runs the calls of one choice, and nobody knows of which), and the old `functions` (their calls have no id). They are
+/// refused where they offer a tool that must not run twice, and only observed where not.
+fn conversation(
+    request: &ChatRequest,
+    labels: &Labels,
+    client: String,
+    risky_tools: bool,
+) -> Result<Option<Conversation>, Refusal> {
+    let Some(id) = labels.conversation.clone() else { return Ok(None) };
+    let what = match (request.choices > 1 && !request.tools.is_empty(), request.old_functions) {
+        (true, _) => ("n", "several choices (`n`)", "ask for one choice"),
+        (_, true) => ("functions", "the old `functions`", "offer them as `tools`"),
+        (false, false) => {
+            let mut results = Vec::new();
+            if request.tool_results > 0 {
+                results.extend(request.messages().into_iter().filter_map(|m| m.tool_call_id).filter(|id| ours(id)));
+            }
+            return Ok(Some(Conversation {
+                client,
+                id,
+                turn: labels.turn.unwrap_or_else(|| u64::from(request.user_messages)),
+                history_version: labels.history_version,
+                repeats: labels.repeats,
+                calls_so_far: request.calls_of_turn,
+                results,
+            }));
+        }
+    };
+    if !risky_tools {
+        return Ok(None);
     }
+    let (param, what, instead) = what;
+    Err(Refusal::invalid(
+        StatusCode::BAD_REQUEST,
+        "not_in_a_conversation",
+        format!(
+            "With {what} a tool that changes something could be run twice unnoticed; {instead}, or leave x-llmfo-conversation out."
+        ),
+    )
+    .param(Some(param)))
+}
+
+/// An id that this gateway gives: whatever else a client sends is none of the ledger's business, and not remembered.
+fn ours(id: &str) -> bool {
+    id.strip_prefix("call_").is_some_and(|hex| hex.len() == 24 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// A name for whoever asks, by the credential that the request carries: two applications never share a conversation, and neither's
+/// key is written down anywhere. Without one it is `anonymous`.
+#[must_use]
+pub fn client(headers: &HeaderMap) -> String {
+    let Some(credential) = headers.get(AUTHORIZATION) else { return "anonymous".to_owned() };
+    let mut text = b"llmfo client\0".to_vec();
+    text.extend_from_slice(credential.as_bytes());
+    let hash = crate::policy::sha256_hex(&text);
+    format!("key-{}", hash.get(..16).unwrap_or(&hash))
 }
 
 /// 404 as an OpenAI client knows it, with the names that would have been right.
 #[must_use]
 pub fn unknown_route(policy: &Policy, asked: &str) -> Refusal {
-    let known: Vec<&str> = policy.routes.iter().take(20).map(|r| r.name.as_str()).collect();
-    let more = policy.routes.len().saturating_sub(known.len());
+    let known: Vec<&str> = policy.live_routes().take(20).map(|r| r.name.as_str()).collect();
+    let more = policy.live_routes().count().saturating_sub(known.len());
     let mut text =
         format!("The model `{}` is no route of this gateway; known: {}", printable(asked, 80), known.join(", "));
     if more > 0 {
@@ -289,9 +378,13 @@ mod tests {
         headers.insert("x-llmfo-intent", "order_status".parse().unwrap());
         let got = labels(&headers, &r).unwrap();
         assert_eq!((got.intent.as_deref(), got.turn, got.data), (Some("order_status"), Some(4), None));
-        for (name, value) in
-            [("x-llmfo-data", "publik"), ("x-llmfo-turn", "two"), ("x-llmfo-conversation", &"c".repeat(300))]
-        {
+        for (name, value) in [
+            ("x-llmfo-data", "publik"),
+            ("x-llmfo-turn", "two"),
+            ("x-llmfo-retry", "yes"),
+            ("x-llmfo-history-version", "v2"),
+            ("x-llmfo-conversation", &"c".repeat(300)),
+        ] {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().unwrap());
             assert_eq!(labels(&headers, &r).unwrap_err().status, 400, "{name}");

@@ -5,7 +5,7 @@
 //!                        |  ^ commands
 //!              what it saw  |
 //!                        v  |
-//!                      driver (the only clock) -> core
+//!                      driver (the only clock) -> core, ledger on disk
 //!                        |
 //!                        v
 //!               bus -> /events, journal; metrics; decisions
@@ -18,22 +18,27 @@ pub mod bus;
 pub mod driver;
 #[cfg(test)]
 mod driver_tests;
+pub mod expiry;
 pub mod front;
 pub mod http;
 pub mod intake;
+pub mod ledger;
 pub mod listener;
 mod masking;
+pub mod orders;
 mod pause;
 mod peer;
 pub mod probe;
 pub mod record;
 pub mod relay;
+mod reload;
 pub mod targets;
+mod warned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -42,12 +47,14 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Expected, Result};
 use crate::event::Event;
-use crate::policy::Policy;
-use crate::router::{Engine, Input};
+use crate::policy::{Policy, TargetId};
+use crate::router::{Engine, Evidence, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
+use ledger::{Ledger, Place};
 use listener::ListenerLimits;
+use orders::{Forced, Orders};
 
 /// How a gateway is started.
 #[derive(Clone, Debug)]
@@ -64,8 +71,12 @@ pub struct Settings {
     pub seed: u64,
     /// The journal.
     pub journal: Option<JournalSettings>,
+    /// Faults to force from the start; `None`: none may be forced.
+    pub forced: Option<Vec<(String, Forced)>>,
     /// The input journal, opt-in.
     pub inputs: Option<PathBuf>,
+    /// What is written down about tool calls. `Ledger::start` opens it.
+    pub ledger: Arc<Ledger>,
     /// Limits of the public listener.
     pub limits: ListenerLimits,
 }
@@ -83,14 +94,20 @@ pub struct Gateway {
     front: JoinHandle<()>,
     back: JoinHandle<()>,
     helpers: Vec<JoinHandle<()>>,
+    inputs: Option<record::Recorder>,
+    records: Arc<Mutex<Vec<Evidence>>>,
 }
 
+/// Conversations told to a core in one input: a line of the input journal stays readable.
+const REMEMBERED_AT_ONCE: usize = 1_000;
 /// A target without evidence is looked at so often.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Limit of one look.
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// What is left for the error events of cut streams to reach their clients, and for connections to close.
 const AFTER_ABORT: Duration = Duration::from_secs(1);
+/// Longest wait for the ledger's.
+const LEDGER_CLOSE: Duration = Duration::from_secs(2);
 /// Longest wait for the journal's disk.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(2);
 
@@ -100,7 +117,7 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, inputs, limits } = settings;
+        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, forced, limits } = settings;
         for (flag, address) in [("--listen", listen), ("--admin", admin)] {
             if !address.ip().is_loopback() {
                 return Err(Expected::usage(
@@ -111,24 +128,65 @@ impl Gateway {
             }
         }
         let journal = journal.map(Journal::start).transpose()?;
-        let core = Arc::clone(&policy);
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
-        let make = Box::new(move |seed| -> Box<dyn driver::Core> {
-            let engine = Engine::new(Arc::clone(&core), seed).without_hedges();
+        let closing = recorder.clone();
+        // Read once before anything is served: a damaged row is a reason not to start.
+        let known = ledger.load().map_err(|why| match ledger.place() {
+            Place::File(path) => ledger::disk::NotOpened::Unreadable(why).told(path),
+            Place::Memory => Expected::could_not(why, ""),
+        })?;
+        let (first, remembering) = (std::sync::Mutex::new(Some(known)), Arc::clone(&ledger));
+        let orders = Arc::new(Orders::new(forced.map(|all| forced_targets(&policy, all)).transpose()?));
+        let ordered = Arc::clone(&orders);
+        // ... with what its admission records say by then.
+        let records = Arc::new(Mutex::new(records));
+        let standing = Arc::clone(&records);
+        let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
+            let engine = Engine::new(Arc::clone(policy), seed);
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
-                Some(recorder) => Box::new(record::Recorded::new(engine, &core, seed, recorder)),
+                Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
             };
-            made.handle(Ts::ZERO, Input::Evidence { records: records.clone() });
+            let records = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            made.handle(Ts::ZERO, Input::Evidence { records });
+            for order in ordered.inputs() {
+                made.handle(Ts::ZERO, order);
+            }
+            let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
+            let known = known.unwrap_or_else(|| remembering.load().unwrap_or_default());
+            for some in known.chunks(REMEMBERED_AT_ONCE) {
+                made.handle(Ts::ZERO, Input::Ledger { conversations: some.to_vec() });
+            }
+            if remembering.failing() {
+                made.handle(Ts::ZERO, Input::LedgerWritable { writable: false });
+            }
             made
         });
-        let app = App::new(Arc::clone(&policy), &folder, seed, journal, limits.bodies_bytes, make)?;
+        let app = App::new(
+            Arc::clone(&policy),
+            &folder,
+            seed,
+            journal,
+            limits.bodies_bytes,
+            Arc::clone(&ledger),
+            orders,
+            make,
+        )?;
+        let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
+        // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
+        ledger.on_change(Box::new(move |_| {
+            if let Some(app) = told.upgrade() {
+                runtime.spawn(async move { app.driver.ledger_writable(!app.ledger.failing()) });
+            }
+        }));
         let front_listener = bind("--listen", listen).await?;
         let admin_listener = bind("--admin", admin).await?;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&front_listener, listen), address(&admin_listener, admin));
+        ledger.used_by(std::process::id(), admin);
         app.bus.publish(Event::Started {
             policy: policy.version.clone(),
             policy_sha256: policy.sha256.clone(),
@@ -138,6 +196,7 @@ impl Gateway {
         for alert in alerts {
             driver::Watcher::event(&*app, alert);
         }
+        let expired = expiry::look(&app);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);
@@ -154,13 +213,17 @@ impl Gateway {
             admin_stopped,
             Default::default(),
             ids,
-            move |request, _, id: String| std::future::ready(admin::handle(&serving, &request, &id)),
+            move |request, _, id: String| {
+                let app = Arc::clone(&serving);
+                async move { admin::handle(&app, &request, &id).await }
+            },
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
+        helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
         for target in &policy.targets {
             helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, inputs: closing, records })
     }
 
     /// Requests under way.
@@ -191,10 +254,33 @@ impl Gateway {
         for helper in self.helpers {
             helper.abort();
         }
-        let app = self.app;
-        let _ = tokio::task::spawn_blocking(move || app.bus.close_journal(JOURNAL_CLOSE)).await;
+        let (app, inputs) = (self.app, self.inputs);
+        let closing = move || {
+            app.bus.close_journal(JOURNAL_CLOSE);
+            app.ledger.close(LEDGER_CLOSE);
+            if inputs.is_some_and(|inputs| !inputs.close(JOURNAL_CLOSE)) {
+                tracing::warn!("the input journal's disk is slow: its last lines may be missing");
+            }
+        };
+        let _ = tokio::task::spawn_blocking(closing).await;
         open
     }
+}
+
+/// The targets by their names.
+fn forced_targets(policy: &Policy, all: Vec<(String, Forced)>) -> Result<Vec<(TargetId, Forced)>> {
+    let known = |name: &str| {
+        // `-` cannot stand in the name of a variable.
+        policy.live_targets().find(|t| t.name == name || t.name.replace('-', "_") == name).map(|t| t.id)
+    };
+    let id = |(name, forced): (String, Forced)| match known(&name) {
+        Some(id) => Ok((id, forced)),
+        None => Err(Expected::usage(
+            format!("FAULT__{} names no target of the policy", crate::units::printable(&name, 60)),
+            "write the target's name behind FAULT__, with _ for -",
+        )),
+    };
+    all.into_iter().map(id).collect()
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
@@ -208,7 +294,7 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only
 /// a connection is made and closed, nothing is asked.
-async fn look(app: Arc<App>, id: crate::policy::TargetId) {
+async fn look(app: Arc<App>, id: TargetId) {
     let Some(dialable) = app.targets.get(id) else { return };
     loop {
         if dialable.evidence.seen().ever_good() {

@@ -14,7 +14,7 @@ use super::driver::AttemptKey;
 use super::relay::attempt::{Attempt, Broke, Plan, Step};
 use super::targets::Dialable;
 use crate::policy::TargetId;
-use crate::router::{Failure, Limits};
+use crate::router::{Failure, Limits, Withhold};
 use crate::telemetry::Metrics;
 use crate::wire::{ErrorObject, StreamSettings};
 
@@ -34,7 +34,7 @@ pub fn body(model: &str, limit: &str) -> Bytes {
 }
 
 /// The limit's two names; a target that refuses one is asked with the other.
-const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+pub(super) const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
 /// The error says that this name is not known there.
 fn refuses(error: &ErrorObject, name: &str) -> bool {
@@ -61,13 +61,13 @@ pub fn run(app: Arc<App>, key: AttemptKey, target: TargetId, limits: Limits) -> 
             return failed(Failure::Internal("no such target".into()));
         };
         let known = dialable.probe_limit.load(Ordering::Relaxed);
-        let broke = match ask(&app, dialable, key, limits, known).await {
+        let broke = match ask(&app, &dialable, key, limits, known).await {
             Ok(()) => return,
             Err(broke) => broke,
         };
         let other = 1 - known;
         if broke.error.as_ref().is_some_and(|e| LIMITS.get(known).is_some_and(|name| refuses(e, name))) {
-            match ask(&app, dialable, key, limits, other).await {
+            match ask(&app, &dialable, key, limits, other).await {
                 Ok(()) => dialable.probe_limit.store(other, Ordering::Relaxed),
                 Err(broke) => failed(broke.failure),
             }
@@ -87,7 +87,7 @@ async fn ask(
     limit_name: usize,
 ) -> Result<(), Box<Broke>> {
     let target = dialable.target.id;
-    let secrets = app.targets.secrets.clone();
+    let secrets = app.targets.secrets();
     let plan = Plan {
         key,
         target,
@@ -97,8 +97,11 @@ async fn ask(
         limits,
         // A probe must not fail over a connection that is merely old.
         fresh: true,
+        stamp_calls: false,
+        withhold: Withhold::Nothing,
         stream: Some(StreamSettings { secrets: secrets.clone(), ..StreamSettings::default() }),
         secrets,
+        forced: app.orders.forced(target),
     };
     let mut attempt = Attempt::start(dialable.client.clone(), plan, app.in_flight(target));
     loop {
@@ -108,6 +111,8 @@ async fn ask(
                 app.driver.connected(key);
             }
             Step::Sign(sign) => app.driver.sign(key, sign),
+            // A probe offers no tools and asks for no stamps.
+            Step::Calls(_) => {}
             Step::Commit => app.driver.committed(key),
             Step::Out(_) => {}
             Step::Ended(ended) => {

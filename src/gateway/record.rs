@@ -1,12 +1,14 @@
 //! The opt-in input journal: everything that goes into the core, so that an incident can be played again (`llmfo simulate
 //! --inputs`). It holds no body and no secret. A slow or full disk ends the journal, never a request.
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::driver::Core;
 use crate::error::{Expected, Result};
@@ -24,9 +26,17 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 /// Where the lines go.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    to: SyncSender<String>,
+    way: Arc<Mutex<Way>>,
     /// A line was lost: what follows could not be replayed, so nothing follows.
     ended: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Way {
+    /// Gone once the journal is closed.
+    to: Option<SyncSender<String>>,
+    /// Hangs up when the writer is through.
+    written: Receiver<Infallible>,
 }
 
 impl Recorder {
@@ -45,11 +55,27 @@ impl Recorder {
         let (to, from) = sync_channel(WAITING);
         let ended = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ended);
-        let spawned = std::thread::Builder::new()
-            .name("input-journal".into())
-            .spawn(move || write(BufWriter::new(file), &from, &told));
+        let (through, written) = channel();
+        let spawned = std::thread::Builder::new().name("input-journal".into()).spawn(move || {
+            write(BufWriter::new(file), &from, &told);
+            drop(through);
+        });
         spawned.map_err(|e| Expected::could_not(format!("cannot start a thread: {e}"), "free some memory"))?;
-        Ok(Recorder { to, ended })
+        Ok(Recorder { way: Arc::new(Mutex::new(Way { to: Some(to), written })), ended })
+    }
+
+    /// Nothing follows.
+    fn end(&self, why: &str) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the input journal ends here: {why}");
+        }
+    }
+
+    /// Takes nothing more, and waits until the disk has what it took, for at most `limit`. False: it has not.
+    pub fn close(&self, limit: Duration) -> bool {
+        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.to = None;
+        !matches!(way.written.recv_timeout(limit), Err(std::sync::mpsc::RecvTimeoutError::Timeout))
     }
 
     fn put(&self, text: Option<String>) {
@@ -57,10 +83,10 @@ impl Recorder {
             return;
         }
         let Some(text) = text else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.to.try_send(text)
-            && !self.ended.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!("the input journal ends here: its disk is too slow or gone");
+        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(to) = &way.to else { return };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = to.try_send(text) {
+            self.end("its disk is too slow or gone");
         }
     }
 }
@@ -109,6 +135,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_closed_journal_has_every_line_that_it_took() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let recorder = Recorder::open(&path).unwrap();
+        for n in 0..20_000 {
+            recorder.put(Some(format!("{n}\n")));
+        }
+        assert!(recorder.close(Duration::from_secs(20)));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((text.lines().count(), text.lines().last()), (20_000, Some("19999")));
+        recorder.put(Some("late\n".into()));
+        assert!(recorder.close(Duration::ZERO), "closing twice is no harm");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
     fn only_an_input_journal_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
@@ -135,7 +177,7 @@ impl Recorded {
     #[must_use]
     pub fn new(engine: Engine, policy: &Policy, seed: u64, recorder: Recorder) -> Recorded {
         let policy_sha256 = policy.sha256.clone();
-        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: false }).ok());
+        recorder.put(line(&Header { format: JOURNAL_FORMAT, policy_sha256, seed, hedges: true }).ok());
         Recorded { engine, recorder, seq: 0 }
     }
 }
@@ -159,5 +201,10 @@ impl Machine for Recorded {
 impl Core for Recorded {
     fn snapshot(&self, now: Ts) -> Snapshot {
         self.engine.snapshot(now)
+    }
+
+    fn succeed(&mut self, now: Ts, policy: &Arc<Policy>) {
+        self.recorder.end("another policy holds from here on, and it is played under one");
+        self.engine.succeed(now, Arc::clone(policy));
     }
 }

@@ -1,8 +1,9 @@
 //! The targets of a policy, ready to be dialled: clients, secrets, and what is known about them at first hand.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Expected, Result};
@@ -17,18 +18,24 @@ pub struct Dialable {
     pub target: Arc<Target>,
     /// Its client.
     pub client: Client,
+    secret: Option<Secret>,
     /// What was seen of it.
-    pub evidence: Evidence,
+    pub evidence: Arc<Evidence>,
     /// By which name it knows the output limit of a probe (see [`super::probe`]).
     pub probe_limit: AtomicUsize,
 }
 
-/// All targets of a policy.
+/// All targets that were ever dialled under the policies of this process, by id.
 #[derive(Debug)]
 pub struct Targets {
-    all: Vec<Dialable>,
-    /// Every credential value, for redaction.
-    pub secrets: Secrets,
+    now: RwLock<Arc<Set>>,
+}
+
+#[derive(Debug)]
+struct Set {
+    all: Vec<Arc<Dialable>>,
+    values: BTreeSet<String>,
+    secrets: Secrets,
 }
 
 impl Targets {
@@ -37,10 +44,45 @@ impl Targets {
     /// # Errors
     /// Names the target and what is wrong with its URL or credential.
     pub fn new(policy: &Policy, folder: &Path) -> Result<Targets> {
+        let none = Set { all: Vec::new(), values: BTreeSet::new(), secrets: Secrets::default() };
+        Ok(Targets { now: RwLock::new(Arc::new(none.succeed(policy, folder)?)) })
+    }
+
+    fn now(&self) -> Arc<Set> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes ready what a policy that succeeds this one adds and changes; connections of what is as before stay open. The
+    /// result holds from [`Targets::hold`] on.
+    ///
+    /// # Errors
+    /// As [`Targets::new`]; nothing has changed then.
+    pub fn prepare(&self, policy: &Policy, folder: &Path) -> Result<Prepared> {
+        Ok(Prepared(self.now().succeed(policy, folder)?))
+    }
+
+    /// What was prepared holds from now on.
+    pub fn hold(&self, prepared: Prepared) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(prepared.0);
+    }
+}
+
+/// Targets that could be dialled. See [`Targets::prepare`].
+#[derive(Debug)]
+pub struct Prepared(Set);
+
+impl Set {
+    fn succeed(&self, policy: &Policy, folder: &Path) -> Result<Set> {
         let mut tls: Option<Tls> = None;
-        let mut values = Vec::new();
-        let mut all = Vec::with_capacity(policy.targets.len());
+        // Credentials that were shown once may still come back in an answer.
+        let mut values = self.values.clone();
+        let mut all: Vec<Arc<Dialable>> = Vec::with_capacity(policy.targets.len());
         for target in &policy.targets {
+            let before = self.all.get(usize::from(target.id.0));
+            if let Some(before) = before.filter(|_| policy.retired.targets.contains(&target.id)) {
+                all.push(Arc::clone(before));
+                continue;
+            }
             let named = |e: Expected| Expected { what: format!("target {}: {}", target.name, e.what), ..e };
             let endpoint = Endpoint::new(&target.base_url, target.connect_to.as_deref()).map_err(named)?;
             if endpoint.tls && tls.is_none() {
@@ -51,37 +93,55 @@ impl Targets {
                 Some(SecretRef::File(path)) => Some(read_secret(&target.name, &SecretRef::File(find(folder, path)))?),
                 Some(from) => Some(read_secret(&target.name, from)?),
             };
+            // Same id: same address, model and place of the credential. What stands in that place may have been renewed.
+            if let Some(before) = before.filter(|b| {
+                b.target.connect_to == target.connect_to
+                    && b.secret.as_ref().map(Secret::expose) == secret.as_ref().map(Secret::expose)
+            }) {
+                all.push(Arc::new(Dialable {
+                    target: Arc::clone(target),
+                    client: before.client.clone(),
+                    secret,
+                    evidence: Arc::clone(&before.evidence),
+                    probe_limit: AtomicUsize::new(before.probe_limit.load(Ordering::Relaxed)),
+                }));
+                continue;
+            }
             if let Some(secret) = &secret {
-                values.push(secret.expose().to_owned());
+                values.insert(secret.expose().to_owned());
             }
             let tls = endpoint.tls.then(|| tls.clone()).flatten();
             let client = Client::new(endpoint, secret.as_ref(), tls, PoolLimits::default()).map_err(named)?;
-            all.push(Dialable {
+            all.push(Arc::new(Dialable {
                 target: Arc::clone(target),
                 client,
-                evidence: Evidence::default(),
+                secret,
+                evidence: Arc::default(),
                 probe_limit: AtomicUsize::new(0),
-            });
+            }));
         }
-        Ok(Targets { all, secrets: Secrets::new(values) })
+        let secrets = Secrets::new(&values);
+        Ok(Set { all, values, secrets })
+    }
+}
+
+impl Targets {
+    /// Every credential value, for redaction.
+    #[must_use]
+    pub fn secrets(&self) -> Secrets {
+        self.now().secrets.clone()
     }
 
     /// One of them. Ids come from the policy that these were made from.
     #[must_use]
-    pub fn get(&self, id: TargetId) -> Option<&Dialable> {
-        self.all.get(usize::from(id.0))
+    pub fn get(&self, id: TargetId) -> Option<Arc<Dialable>> {
+        self.now().all.get(usize::from(id.0)).map(Arc::clone)
     }
 
-    /// The one with this name.
+    /// The one with this name; the newest of several.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Dialable> {
-        self.all.iter().find(|d| d.target.name == name)
-    }
-
-    /// All, in the order of the policy.
-    #[must_use]
-    pub fn all(&self) -> &[Dialable] {
-        &self.all
+    pub fn named(&self, name: &str) -> Option<Arc<Dialable>> {
+        self.now().all.iter().rev().find(|d| d.target.name == name).map(Arc::clone)
     }
 }
 

@@ -214,6 +214,7 @@ impl Provider {
             conversation: asked.marker.as_ref().map(|m| m.conversation.clone()),
             turn: asked.turn,
             tool_results: asked.tool_results,
+            assistant_messages: Some(asked.assistant_messages),
             probe: asked.marker.is_none(),
             arrived_ms: monotonic_ms(),
             first_byte_ms: None,

@@ -3,6 +3,7 @@
 use crate::diag::{Diagnostic, Example, Rule, Severity, list, quoted};
 use crate::spec::document::escape;
 use crate::spec::policy::Route;
+use crate::spec::text::Names;
 
 use super::view::View;
 
@@ -224,6 +225,10 @@ fn residency(view: &View<'_>, at: &str, who: &str, route: &Route, found: &mut Ve
         .flat_map(|(a, t)| view.targets(t).into_iter().map(move |n| (a, n)))
         .collect();
     let none_legal = !all.is_empty() && all.iter().all(|(_, n)| !View::legal(route, n.target));
+    if none_legal {
+        found.push(nobody_legal(view, at, who, required));
+        return;
+    }
     for (a, named) in all {
         if View::legal(route, named.target) {
             continue;
@@ -241,11 +246,47 @@ fn residency(view: &View<'_>, at: &str, who: &str, route: &Route, found: &mut Ve
             .label("holds a target that is not legal here")
             .and(view.doc.place(&format!("{at}/residency_required")), "required here")
             .expected(format!("all of its residency within {}", list(required.iter(), 6)));
-        found.push(if none_legal {
-            d.severity(Severity::Error).help("no target of this route is legal: it can never answer")
-        } else {
-            d.help("correct its residency, or take it out of the pool")
-        });
+        found.push(d.help("correct its residency, or take it out of the pool"));
+    }
+}
+
+/// One mistake, so one finding, at the line that every target runs into.
+fn nobody_legal(view: &View<'_>, at: &str, who: &str, required: &Names) -> Diagnostic {
+    let known: std::collections::BTreeSet<&str> = view
+        .doc
+        .get("/targets")
+        .and_then(|t| t.as_object())
+        .into_iter()
+        .flat_map(|t| t.values())
+        .filter_map(|t| t.get("residency"))
+        .flat_map(|r| {
+            r.as_array().map_or_else(
+                || r.as_str().into_iter().collect::<Vec<_>>(),
+                |l| l.iter().filter_map(|v| v.as_str()).collect(),
+            )
+        })
+        .collect();
+    let message = format!(
+        "{who} never dials any of its targets: none has all of its residency within {}",
+        list(required.iter(), 6)
+    );
+    let d = view
+        .doc
+        .at(&ILLEGAL_TARGET, &format!("{at}/residency_required"), message)
+        .severity(Severity::Error)
+        .label("no target is legal here, so it can never answer");
+    let d = if known.is_empty() {
+        d
+    } else {
+        d.expected(format!("what the targets declare: {}", list(known.iter().copied(), 6)))
+    };
+    let same = |name: &str| known.iter().copied().find(|k| k.eq_ignore_ascii_case(name));
+    let near = required
+        .iter()
+        .find_map(|name| same(name).or_else(|| crate::spec::names::nearest(name, known.iter().copied())));
+    match near {
+        Some(near) => d.nearest(near).help(format!("did you mean {}?", quoted(near))),
+        None => d.help("correct `residency_required`, or the `residency` of the targets"),
     }
 }
 

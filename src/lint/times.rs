@@ -388,7 +388,7 @@ const BELIEVED: [(&str, f64, f64, &str); 12] = [
     ("useful_text_p95_ms", 50.0, 600_000.0, "useful text"),
     ("max_wait_ms", 5.0, 600_000.0, "waiting for a slot"),
     ("after_ms", 5.0, 600_000.0, "a hedge"),
-    ("base_cooldown_s", 0.05, 3_600.0, "a first cooldown"),
+    ("base_cooldown_s", 0.0, 3_600.0, "a first cooldown"),
     ("max_cooldown_s", 0.05, 86_400.0, "a longest cooldown"),
     ("hold_s", 0.05, 86_400.0, "a step of a ramp"),
 ];

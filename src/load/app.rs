@@ -295,6 +295,11 @@ impl Talk<'_> {
         headers
     }
 
+    fn assistant_messages(&self) -> u32 {
+        let own = self.messages.iter().filter(|m| m["role"] == "assistant").count();
+        u32::try_from(own).unwrap_or(u32::MAX)
+    }
+
     fn body(&self, turn: &Turn) -> Value {
         let mut body = json!({"model": self.app.settings.model, "messages": self.messages, "tools": tools()});
         if turn.stream {
@@ -330,6 +335,7 @@ impl Talk<'_> {
             intent: turn.kind.intent().to_string(),
             kind: turn.kind.name().to_string(),
             order_id: self.conversation.order_id.clone(),
+            assistant_messages: self.assistant_messages(),
             entry: self.app.settings.entries.get(entry).map_or_else(String::new, |e| e.name.clone()),
             stream: turn.stream,
             phase: String::new(),

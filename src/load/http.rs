@@ -53,6 +53,12 @@ impl Base {
             path: uri.path().trim_end_matches('/').to_string(),
         })
     }
+
+    /// The port that is dialled.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
 }
 
 /// An open connection; dropping it closes the socket at once.

@@ -55,6 +55,9 @@ pub struct RequestRow {
     /// Order number that the customer named in the first message of the conversation.
     #[serde(default)]
     pub order_id: String,
+    /// The assistant's own messages that the customer's side sent along.
+    #[serde(default)]
+    pub assistant_messages: u32,
     /// Entry by name (`region-1`), or `target` for a foreign gateway.
     pub entry: String,
     /// Streamed or not.
@@ -119,6 +122,9 @@ pub struct ProviderRow {
     pub turn: u32,
     /// Tool results received.
     pub tool_results: u32,
+    /// The assistant's own messages received; not known of a lab that does not count them.
+    #[serde(default)]
+    pub assistant_messages: Option<u32>,
     /// True if it was a probe (no marker).
     pub probe: bool,
     /// Arrival.

@@ -7,6 +7,7 @@ mod names;
 mod not_enforced;
 mod resolve;
 pub mod rules;
+pub mod succeed;
 mod values;
 
 pub use model::*;

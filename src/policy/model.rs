@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::succeed::Retired;
+
 /// Place of a target in [`Policy::targets`] (order of the file).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -49,6 +51,8 @@ pub struct Policy {
     pub sha256: String,
     /// Keys that were read but whose behaviour is not built yet: `path: what it will do`. Announced at start.
     pub not_enforced: Vec<String>,
+    /// What is only kept for requests that began under an older policy (see [`super::succeed`]).
+    pub retired: Retired,
 }
 
 impl Policy {
@@ -67,13 +71,23 @@ impl Policy {
     /// The route with this name.
     #[must_use]
     pub fn route_named(&self, name: &str) -> Option<&Arc<Route>> {
-        self.routes.iter().find(|r| r.name == name)
+        self.live_routes().find(|r| r.name == name)
     }
 
     /// The target with this name.
     #[must_use]
     pub fn target_named(&self, name: &str) -> Option<&Arc<Target>> {
-        self.targets.iter().find(|t| t.name == name)
+        self.live_targets().find(|t| t.name == name)
+    }
+
+    /// The targets that new requests may go to.
+    pub fn live_targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        self.targets.iter().filter(|t| !self.retired.targets.contains(&t.id))
+    }
+
+    /// The routes by which new requests may come in.
+    pub fn live_routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter().filter(|r| !self.retired.routes.contains(&r.id))
     }
 
     /// What this tool may do to the world. Unlisted is unkeyed (rule R9).

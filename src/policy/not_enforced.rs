@@ -12,24 +12,11 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
             out.push(line);
         }
     };
-    say(raw.serial.is_some(), "serial", "a lower one will be refused when a policy is exchanged");
-    say(
-        raw.on_ledger_loss.is_some(),
-        "on_ledger_loss",
-        "will decide about tools when the ledger does not know a conversation; `serve` has no ledger yet",
-    );
     say(
         raw.adapters.is_some(),
         "adapters",
         "will stand in for a parameter that a target lacks; until then such requests skip the target",
     );
-    for (name, tool) in raw.tools.iter().flat_map(|t| t.iter()) {
-        say(
-            tool.key_argument.is_some(),
-            &format!("tools.{name}.key_argument"),
-            "the gateway will fill it, so that a repeated call is harmless",
-        );
-    }
     say(raw.dependencies.is_some(), "dependencies", "will be searched for things whose loss takes a route down");
     routes(raw, &mut say);
     let probe = raw.breaker.as_ref().and_then(|b| b.probe);
@@ -45,17 +32,6 @@ fn routes(raw: &PolicyFile, say: &mut impl FnMut(bool, &str, &str)) {
     for (r, route) in raw.routes.iter().flatten().enumerate() {
         let name = route.route.as_ref().map_or_else(|| r.to_string(), |n| n.0.clone());
         let at = |key: &str| format!("routes.{name}.{key}");
-        let cap = route.on_capacity_exhausted.as_ref().and_then(|o| o.max_output_tokens);
-        say(
-            cap.is_some(),
-            &at("on_capacity_exhausted.max_output_tokens"),
-            "will cap answers while anybody waits; the tasks are given up today",
-        );
-        say(
-            route.hedge.is_some(),
-            &at("hedge"),
-            "will start a second attempt beside a slow one; `simulate` does it today",
-        );
         say(
             route.keep_alive_ms.is_some(),
             &at("keep_alive_ms"),

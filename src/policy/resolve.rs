@@ -74,6 +74,7 @@ pub fn policy(raw: &file::PolicyFile, bytes: &[u8]) -> Option<Policy> {
         health: health(raw.health.as_ref()),
         sha256: sha256_hex(bytes),
         not_enforced: not_enforced::list(raw),
+        retired: super::succeed::Retired::default(),
     })
 }
 

@@ -73,6 +73,13 @@ impl Rooms {
         Rooms { rooms: vec![Room::default(); routes], len: 0 }
     }
 
+    /// Room for so many routes.
+    pub(super) fn make(&mut self, routes: usize) {
+        if routes > self.rooms.len() {
+            self.rooms.resize_with(routes, Room::default);
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

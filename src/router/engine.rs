@@ -11,13 +11,16 @@ use super::admission::Rooms;
 use super::availability::Board;
 use super::decision::{Outcome, Snapshot, TargetSnapshot};
 use super::io::{AttemptId, Facts, HandoffCause, Input, Machine, Output, Reply, RequestId, Withhold};
-use super::ledger::{Arrival, Ledger};
+use super::ledger::{Arrival, CallState, Ledger};
 use super::refuse;
 use super::request::{Attempt, How, Owner, Phase, Request, timed_out};
 use super::select::{Ask, Choice, Plan, choose, expected_tokens};
 use super::timers::{Alarm, Timers};
 use crate::policy::{Policy, TargetId};
 use crate::units::{Rng, Ts};
+
+/// Why a repeated turn goes to a human.
+pub(super) const REPEATED: &str = "this turn was answered before, with a call that must not be made twice";
 
 /// The core. See [`super::io`] for its contract.
 #[derive(Clone, Debug)]
@@ -34,6 +37,7 @@ pub struct Engine {
     /// Something may have become free since the rooms were last looked at.
     pub(super) room_made: bool,
     pub(super) emergency: bool,
+    ledger_writable: bool,
     hedges: bool,
     next_attempt: u64,
 }
@@ -53,6 +57,7 @@ impl Engine {
             out: VecDeque::new(),
             room_made: false,
             emergency: false,
+            ledger_writable: true,
             hedges: true,
             next_attempt: 1,
             policy,
@@ -64,6 +69,17 @@ impl Engine {
     pub fn without_hedges(mut self) -> Engine {
         self.hedges = false;
         self
+    }
+
+    /// Another policy holds from now on: new requests go by it, those under way end by the one they began with, and what is
+    /// known of the targets that both have stays known. Its ids must continue this one's (see [`crate::policy::succeed`]).
+    pub fn succeed(&mut self, now: Ts, policy: Arc<Policy>) {
+        self.wake_targets(now);
+        self.board.succeed(now, Arc::clone(&policy));
+        self.rooms.make(policy.routes.len());
+        self.policy = policy;
+        self.room_made = true;
+        self.settle(now);
     }
 
     /// What every target can do now, and what is under way.
@@ -83,9 +99,11 @@ impl Engine {
                 free_slots: self.board.free_slots(id),
             }
         };
+        // What is retired is told of as long as anything is under way there.
+        let told = |id: &TargetId| !self.policy.retired.targets.contains(id) || self.board.in_flight(*id) > 0;
         let committed = self.requests.values().filter(|r| matches!(r.phase, Phase::Committed(_)));
         Snapshot {
-            targets: self.policy.targets.iter().map(|t| target(t.id, &t.name)).collect(),
+            targets: self.policy.targets.iter().filter(|t| told(&t.id)).map(|t| target(t.id, &t.name)).collect(),
             requests_open: self.requests.len(),
             requests_committed: committed.count(),
             attempts_in_flight: self.attempts.len(),
@@ -140,10 +158,14 @@ impl Engine {
         let route = Arc::clone(self.policy.route(facts.route));
         let above = route.context.handoff_above_tokens;
         let too_long = above.is_some_and(|above| facts.body_bytes / 3 > above);
-        let arrival = match &facts.conversation {
+        let (mut arrival, confirmed) = match &facts.conversation {
             Some(said) => self.ledger.arrive(now, facts.route, said, self.policy.blocks_on_ledger_loss),
-            None => Arrival::Go(Withhold::Nothing),
+            None => (Arrival::Go(Withhold::Nothing), Vec::new()),
         };
+        self.calls_are(confirmed, CallState::Confirmed);
+        if let (Arrival::Go(withhold), Some(_), false) = (&mut arrival, &facts.conversation, self.ledger_writable) {
+            *withhold = (*withhold).max(Withhold::Risky);
+        }
         let expired = facts.expired;
         let mut request = Request::new(facts, route, now);
         if let Arrival::Go(withhold) = &arrival {
@@ -153,8 +175,7 @@ impl Engine {
         match arrival {
             Arrival::Repeat(calls) => self.reply(now, id, Reply::FromLedger { calls }, Outcome::FromLedger),
             Arrival::Handoff(cause) => {
-                let why = "this turn was answered before, with a call that must not be made twice".to_owned();
-                self.hand_off(now, id, cause, why);
+                self.hand_off(now, id, cause, REPEATED.to_owned());
             }
             Arrival::Go(_) if too_long => {
                 let why = "the conversation is longer than the route lets a model answer".to_owned();
@@ -231,7 +252,7 @@ impl Engine {
         let (stream, withhold) = (request.facts.stream, request.withhold);
         let cap = request.route.on_capacity_exhausted.as_ref().and_then(|lists| lists.max_output_tokens);
         let max_output_tokens = cap.filter(|_| emergency);
-        let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how == How::Next);
+        let hedge_at = request.route.hedge_after.filter(|_| self.hedges && how != How::Hedge);
         let hedge_at = hedge_at.filter(|_| !request.facts.risky_tools).map(|after| now + after);
         let mut attempt = Attempt::new(Owner::Request(id), plan.target, began, plan.grant, stream, fresh);
         attempt.live = live;
@@ -344,6 +365,8 @@ impl Machine for Engine {
                 self.board.set_evidence(records);
                 self.room_made = true;
             }
+            Input::Ledger { conversations } => self.remember(now, conversations),
+            Input::LedgerWritable { writable } => self.ledger_writable = writable,
             Input::Bench { target, out } => self.board.bench(target, out),
             Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::LedgerCall;
-use crate::policy::{DataClass, RouteId, TargetId};
+use super::ledger::{CallState, LedgerCall};
+use crate::policy::{DataClass, RouteId, SideEffects, TargetId};
 use crate::units::Ts;
 
 /// One client request. Chosen by the driver, never reused.
@@ -138,8 +138,10 @@ pub enum Failure {
     BadFinish(String),
     /// The held part grew above its bound.
     TooLarge,
-    /// A probe was answered, but not as the group's golden case demands.
+    /// A probe was answered, but not as the group's golden case demands; or a tool was called that was not offered.
     Quality(String),
+    /// The ledger could not be written, so the answer's calls were not handed out.
+    LedgerUnwritable,
     /// The bug-catcher: the driver's own code failed.
     Internal(String),
 }
@@ -214,7 +216,9 @@ pub enum Input {
         /// The client's own idle limit or write stall ended it, not the provider.
         stalled: bool,
     },
-    /// The attempt's answer calls tools. Before any of the calls is delivered; answered by [`Output::Calls`].
+    /// The attempt's answer calls tools. Before any of the calls is delivered; answered by [`Output::Calls`], or, where another
+    /// request of the same turn was faster, by the end of this attempt. From here on the calls count as delivered: the driver
+    /// writes them down, then goes on with `Committed` or `Ended` (or with the rest of a committed stream), or says `Broke`.
     Calls {
         /// Which.
         attempt: AttemptId,
@@ -226,6 +230,16 @@ pub enum Input {
     Evidence {
         /// All of it: what is not listed has no record.
         records: Vec<Evidence>,
+    },
+    /// What the ledger knew when it was written down last: at the start, before the first request.
+    Ledger {
+        /// Conversation by conversation.
+        conversations: Vec<Remembered>,
+    },
+    /// The ledger can be written to, or cannot any more: then no tool that changes something is offered in a conversation.
+    LedgerWritable {
+        /// It can.
+        writable: bool,
     },
     /// An operator takes a target out or lets it back in.
     Bench {
@@ -248,8 +262,54 @@ pub enum Input {
 pub struct ProposedCall {
     /// The tool.
     pub tool: String,
-    /// Its arguments, word for word.
+    /// Its arguments, word for word, or what stands for them: the core hands them out again and never looks into them. A driver
+    /// that keeps texts out of the core (they may speak of people) gives their hash.
     pub arguments: String,
+}
+
+/// Where the calls of an answer stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallPlace {
+    /// Who asks.
+    pub client: String,
+    /// The route, by name.
+    pub route: String,
+    /// The conversation.
+    pub conversation: String,
+    /// The turn.
+    pub turn: u64,
+    /// Ordinal of the first call; the others follow.
+    pub first: u64,
+}
+
+/// What an earlier life of the ledger knew of one conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Who asked.
+    pub client: String,
+    /// The route, by name. One that the policy does not have any more is passed over.
+    pub route: String,
+    /// The conversation.
+    pub id: String,
+    /// How long it has been quiet.
+    pub age: Duration,
+    /// Highest history version seen.
+    pub version: Option<u64>,
+    /// Turns that were asked, as first and last of each stretch.
+    pub turns: Vec<(u64, u64)>,
+    /// Its calls.
+    pub calls: Vec<RememberedCall>,
+}
+
+/// One call of such a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedCall {
+    /// In which turn.
+    pub turn: u64,
+    /// How many calls of the turn came before it.
+    pub ordinal: u64,
+    /// The call.
+    pub call: LedgerCall,
 }
 
 /// What the admission record of one target in one group is worth.
@@ -363,8 +423,18 @@ pub enum Output {
         request: RequestId,
         /// Which attempt.
         attempt: AttemptId,
+        /// Where they stand; `None`: in no conversation that the ledger knows of, so nothing is to be written down.
+        place: Option<CallPlace>,
         /// In the order of the answer.
         calls: Vec<LedgerCall>,
+    },
+    /// The ledger has changed its mind about calls that were handed out by [`Output::Calls`]: write it down when it is convenient.
+    /// `Confirmed`: their results came back. `Proposed`: they have not reached the client, for certain.
+    CallsAre {
+        /// Their ids.
+        calls: Vec<String>,
+        /// What they are now.
+        state: CallState,
     },
     /// Nothing was delivered and nothing will be: send this reply. Exactly one of Deliver and Reply per request, unless the
     /// client left first.
@@ -444,10 +514,26 @@ pub enum Withhold {
     Nothing,
     /// Those for which twice is twice.
     Unkeyed,
+    /// Those of which it must be written down that they were called: keyed and unkeyed.
+    Risky,
     /// All that change something.
     SideEffects,
     /// All.
     Everything,
+}
+
+impl Withhold {
+    /// This tool, with these effects, is among them.
+    #[must_use]
+    pub fn includes(self, effects: SideEffects) -> bool {
+        match self {
+            Withhold::Nothing => false,
+            Withhold::Unkeyed => effects == SideEffects::Unkeyed,
+            Withhold::Risky => effects.risky(),
+            Withhold::SideEffects => effects != SideEffects::None,
+            Withhold::Everything => true,
+        }
+    }
 }
 
 /// What leads to a handoff: a closed list.
@@ -470,6 +556,8 @@ pub enum HandoffCause {
     Repeated,
     /// The ledger does not know what was done in this conversation before.
     LedgerLost,
+    /// The ledger cannot be written to, so a call that changes something was not handed out.
+    LedgerUnwritable,
 }
 
 impl HandoffCause {
@@ -485,6 +573,7 @@ impl HandoffCause {
             HandoffCause::LongConversation => "long_conversation",
             HandoffCause::Repeated => "repeated",
             HandoffCause::LedgerLost => "ledger_lost",
+            HandoffCause::LedgerUnwritable => "ledger_unwritable",
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::io::{Conversation, HandoffCause, ProposedCall, RequestId, Withhold};
+use super::io::{AttemptId, CallPlace, Conversation, HandoffCause, ProposedCall, Remembered, RequestId, Withhold};
 use crate::policy::{Policy, RouteId, SideEffects, sha256_hex};
 use crate::units::Ts;
 
@@ -25,9 +25,9 @@ pub const MAX_CONVERSATIONS: usize = 100_000;
 /// How long a quiet conversation is remembered.
 pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// Turns remembered of one conversation.
-const MAX_TURNS: usize = 500;
+pub const MAX_TURNS: usize = 500;
 /// Calls remembered of one turn.
-const MAX_CALLS: usize = 128;
+pub const MAX_CALLS: usize = 128;
 
 /// How far a call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct LedgerCall {
     pub operation_key: String,
     /// The tool.
     pub tool: String,
-    /// Its arguments, word for word as delivered.
+    /// Its arguments, word for word as delivered, or what stands for them (see [`ProposedCall::arguments`]).
     pub arguments: String,
     /// What it may do to the world.
     pub side_effects: SideEffects,
@@ -76,12 +76,21 @@ struct Place {
     conversation: String,
 }
 
+/// A call, and which attempt of this life wrote it.
+#[derive(Clone, Debug)]
+struct Kept {
+    call: LedgerCall,
+    by: Option<(RequestId, AttemptId)>,
+}
+
 #[derive(Clone, Debug)]
 struct History {
-    turns: BTreeMap<u64, Vec<LedgerCall>>,
+    /// Per turn, the calls by ordinal. A turn that was asked and has no call is there all the same.
+    turns: BTreeMap<u64, BTreeMap<u64, Kept>>,
     /// Highest history version at which something was delivered or asked.
     version: Option<u64>,
-    touched: Ts,
+    /// Forgotten then, if nothing happens before.
+    until: Ts,
 }
 
 /// All conversations within their retention.
@@ -92,34 +101,53 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// A request has come: books the results that it brings, then says whether it may go on.
-    /// `blocks`: tools that must not run twice are withheld when its past is not known here.
-    pub(super) fn arrive(&mut self, now: Ts, route: RouteId, said: &Conversation, blocks: bool) -> Arrival {
+    /// What an earlier life of the ledger knew, as it was written down.
+    pub(super) fn restore(&mut self, now: Ts, route: RouteId, known: Remembered) {
+        let Some(left) = RETENTION.checked_sub(known.age) else { return };
+        let place = Place { client: known.client, route, conversation: known.id };
+        let history = self.touch(now + left, &place);
+        history.version = history.version.max(known.version);
+        for (first, last) in known.turns {
+            for turn in (first..=last).take(MAX_TURNS) {
+                history.turns.entry(turn).or_default();
+            }
+        }
+        for at in known.calls {
+            let turn = history.turns.entry(at.turn).or_default();
+            if turn.len() < MAX_CALLS {
+                turn.insert(at.ordinal, Kept { call: at.call, by: None });
+            }
+        }
+        while history.turns.len() > MAX_TURNS {
+            history.turns.pop_first();
+        }
+        self.forget(now);
+    }
+
+    /// A request has come: books the results that it brings, then says whether it may go on, and which calls are confirmed by
+    /// it. `blocks`: tools that must not run twice are withheld when its past is not known here.
+    pub(super) fn arrive(
+        &mut self,
+        now: Ts,
+        route: RouteId,
+        said: &Conversation,
+        blocks: bool,
+    ) -> (Arrival, Vec<String>) {
         self.forget(now);
         let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
         let known = self.conversations.contains_key(&place);
-        let history = self.touch(now, &place);
-        for call in history.turns.values_mut().flatten() {
+        let history = self.touch(now + RETENTION, &place);
+        let mut confirmed = Vec::new();
+        for Kept { call, .. } in history.turns.values_mut().flat_map(BTreeMap::values_mut) {
             if call.state == CallState::Delivered && said.results.contains(&call.call_id) {
                 call.state = CallState::Confirmed;
+                confirmed.push(call.call_id.clone());
             }
         }
         let knows_turn = history.turns.contains_key(&said.turn);
         let knows_before = history.turns.range(..said.turn).next().is_some();
-        let delivered: Vec<LedgerCall> = history
-            .turns
-            .get(&said.turn)
-            .into_iter()
-            .flat_map(|calls| calls.iter().skip(usize::try_from(said.calls_so_far).unwrap_or(usize::MAX)))
-            .filter(|call| call.state != CallState::Proposed)
-            .cloned()
-            .collect();
-        if !delivered.is_empty() {
-            return if delivered.iter().any(|call| call.side_effects == SideEffects::Unkeyed) {
-                Arrival::Handoff(HandoffCause::Repeated)
-            } else {
-                Arrival::Repeat(delivered)
-            };
+        if let Some(repeat) = history.repeat(said, None) {
+            return (repeat, confirmed);
         }
         let older = said.history_version.zip(history.version).is_some_and(|(said, known)| said < known);
         history.version = history.version.max(said.history_version);
@@ -129,11 +157,19 @@ impl Ledger {
         }
         // What another gateway (or this one before a loss) has delivered is not known here.
         let lost = (said.turn > 1 && !(known && knows_before)) || (said.repeats && !knows_turn);
-        Arrival::Go(match (older, lost) {
+        let withhold = match (older, lost) {
             (true, _) => Withhold::SideEffects,
             (false, true) if blocks => Withhold::Unkeyed,
             (false, _) => Withhold::Nothing,
-        })
+        };
+        (Arrival::Go(withhold), confirmed)
+    }
+
+    /// Another request of the same turn was faster: its calls are this one's too. (Its client may have asked twice, not knowing
+    /// that the first request was still under way.)
+    pub(super) fn taken(&self, route: RouteId, said: &Conversation, by: (RequestId, AttemptId)) -> Option<Arrival> {
+        let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
+        self.conversations.get(&place)?.repeat(said, Some(by))
     }
 
     /// A model has written these calls. Those of an earlier attempt that nobody has seen are replaced.
@@ -143,69 +179,123 @@ impl Ledger {
         policy: &Policy,
         route: RouteId,
         said: &Conversation,
+        by: (RequestId, AttemptId),
         calls: &[ProposedCall],
-    ) -> Vec<LedgerCall> {
+    ) -> (CallPlace, Vec<LedgerCall>) {
         let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
+        let history = self.touch(now + RETENTION, &place);
+        let first = history.first(said);
         let written: Vec<LedgerCall> = calls
             .iter()
             .take(MAX_CALLS)
-            .enumerate()
-            .map(|(n, call)| {
-                let ordinal = u64::from(said.calls_so_far) + n as u64;
+            .zip(first..)
+            .map(|(call, ordinal)| {
                 let route = &policy.route(route).name;
                 let effects = policy.side_effects(&call.tool);
                 stamped(&said.client, route, &said.id, said.turn, ordinal, call, effects)
             })
             .collect();
-        let history = self.touch(now, &place);
         let turn = history.turns.entry(said.turn).or_default();
-        turn.retain(|call| call.state != CallState::Proposed);
-        turn.truncate(usize::try_from(said.calls_so_far).unwrap_or(usize::MAX));
-        turn.extend(written.iter().cloned());
-        turn.truncate(MAX_CALLS);
-        written
-    }
-
-    /// The calls that were proposed for this turn go to the client.
-    pub(super) fn deliver(&mut self, now: Ts, route: RouteId, said: &Conversation) {
-        let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
-        let history = self.touch(now, &place);
-        for call in history.turns.get_mut(&said.turn).into_iter().flatten() {
-            if call.state == CallState::Proposed {
-                call.state = CallState::Delivered;
+        drop(turn.split_off(&first));
+        for (call, ordinal) in written.iter().zip(first..) {
+            if turn.len() < MAX_CALLS {
+                turn.insert(ordinal, Kept { call: call.clone(), by: Some(by) });
             }
         }
+        let route = policy.route(route).name.clone();
+        let place = CallPlace { client: place.client, route, conversation: place.conversation, turn: said.turn, first };
+        (place, written)
+    }
+
+    /// The calls that this attempt has written are as good as with the client: from here on nobody may make them once more.
+    pub(super) fn deliver(&mut self, route: RouteId, said: &Conversation, by: (RequestId, AttemptId)) {
+        self.change(route, said, by, CallState::Proposed, CallState::Delivered);
+    }
+
+    /// They have not reached the client after all, for certain. Says which.
+    pub(super) fn retract(&mut self, route: RouteId, said: &Conversation, by: (RequestId, AttemptId)) -> Vec<String> {
+        self.change(route, said, by, CallState::Delivered, CallState::Proposed)
+    }
+
+    fn change(
+        &mut self,
+        route: RouteId,
+        said: &Conversation,
+        by: (RequestId, AttemptId),
+        from: CallState,
+        to: CallState,
+    ) -> Vec<String> {
+        let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
+        let turn = self.conversations.get_mut(&place).and_then(|history| history.turns.get_mut(&said.turn));
+        let mine = turn.into_iter().flat_map(BTreeMap::values_mut).filter(|kept| kept.by == Some(by));
+        mine.filter(|kept| kept.call.state == from)
+            .map(|kept| {
+                kept.call.state = to;
+                kept.call.call_id.clone()
+            })
+            .collect()
     }
 
     /// Delivered, and no result has come back: what people must check after an incident.
     pub(super) fn unconfirmed(&self) -> impl Iterator<Item = &LedgerCall> {
-        let calls = self.conversations.values().flat_map(|h| h.turns.values().flatten());
+        let turns = self.conversations.values().flat_map(|h| h.turns.values());
+        let calls = turns.flat_map(|turn| turn.values().map(|kept| &kept.call));
         calls.filter(|call| call.state == CallState::Delivered && call.side_effects.risky())
     }
 
-    fn touch(&mut self, now: Ts, place: &Place) -> &mut History {
+    fn touch(&mut self, until: Ts, place: &Place) -> &mut History {
         if let Some(history) = self.conversations.get(place) {
-            self.by_age.remove(&(history.touched, place.clone()));
+            self.by_age.remove(&(history.until, place.clone()));
         }
-        self.by_age.insert((now, place.clone()));
+        self.by_age.insert((until, place.clone()));
         let history = self.conversations.entry(place.clone()).or_insert_with(|| History {
             turns: BTreeMap::new(),
             version: None,
-            touched: now,
+            until,
         });
-        history.touched = now;
+        history.until = until;
         history
     }
 
     fn forget(&mut self, now: Ts) {
-        while let Some((touched, _)) = self.by_age.first() {
-            if self.conversations.len() < MAX_CONVERSATIONS && now.since(*touched) <= RETENTION {
+        while let Some((until, _)) = self.by_age.first() {
+            if self.conversations.len() < MAX_CONVERSATIONS && now <= *until {
                 return;
             }
             if let Some((_, place)) = self.by_age.pop_first() {
                 self.conversations.remove(&place);
             }
         }
+    }
+}
+
+impl History {
+    /// How many calls of its turn a request has behind it: those in its messages, and all up to one whose result it brings (a
+    /// client may send results as another message of the user).
+    fn first(&self, said: &Conversation) -> u64 {
+        let turn = self.turns.get(&said.turn).into_iter().flatten();
+        let answered =
+            turn.filter(|(_, kept)| said.results.contains(&kept.call.call_id)).map(|(ordinal, _)| ordinal + 1);
+        answered.max().unwrap_or(0).max(u64::from(said.calls_so_far))
+    }
+
+    /// What was delivered at or after the place that a request has come to. `by`: not what this attempt has written itself.
+    fn repeat(&self, said: &Conversation, by: Option<(RequestId, AttemptId)>) -> Option<Arrival> {
+        let turn = self.turns.get(&said.turn)?;
+        let delivered: Vec<LedgerCall> = turn
+            .range(self.first(said)..)
+            .map(|(_, kept)| kept)
+            .filter(|kept| kept.call.state != CallState::Proposed && (by.is_none() || kept.by != by))
+            .map(|kept| kept.call.clone())
+            .collect();
+        if delivered.is_empty() {
+            return None;
+        }
+        Some(if delivered.iter().any(|call| call.side_effects == SideEffects::Unkeyed) {
+            Arrival::Handoff(HandoffCause::Repeated)
+        } else {
+            Arrival::Repeat(delivered)
+        })
     }
 }
 
@@ -251,6 +341,7 @@ mod tests {
     use crate::router::testkit::Kit;
 
     const ROUTE: RouteId = RouteId(0);
+    const BY: (RequestId, AttemptId) = (RequestId(1), AttemptId(1));
 
     fn policy() -> Policy {
         let tool = |side_effects| Tool { side_effects, key_argument: None, handoff: false };
@@ -283,10 +374,10 @@ mod tests {
 
     /// One turn that calls these tools, delivered.
     fn turn_with(ledger: &mut Ledger, said: &Conversation, tools: &[&str]) -> Vec<LedgerCall> {
-        assert!(matches!(ledger.arrive(Ts::ZERO, ROUTE, said, true), Arrival::Go(_)));
+        assert!(matches!(ledger.arrive(Ts::ZERO, ROUTE, said, true).0, Arrival::Go(_)));
         let calls: Vec<ProposedCall> = tools.iter().map(|t| call(t)).collect();
-        let written = ledger.propose(Ts::ZERO, &policy(), ROUTE, said, &calls);
-        ledger.deliver(Ts::ZERO, ROUTE, said);
+        let written = ledger.propose(Ts::ZERO, &policy(), ROUTE, said, BY, &calls).1;
+        ledger.deliver(ROUTE, said, BY);
         written
     }
 
@@ -294,7 +385,7 @@ mod tests {
     fn a_repeated_turn_gets_the_same_calls_and_nobody_is_asked() {
         let mut ledger = Ledger::default();
         let written = turn_with(&mut ledger, &turn(1), &["get_order", "create_ticket"]);
-        match ledger.arrive(Ts::from_s(1), ROUTE, &turn(1), true) {
+        match ledger.arrive(Ts::from_s(1), ROUTE, &turn(1), true).0 {
             Arrival::Repeat(calls) => {
                 let ids: Vec<&str> = calls.iter().map(|c| c.call_id.as_str()).collect();
                 assert_eq!(ids, written.iter().map(|c| c.call_id.as_str()).collect::<Vec<_>>());
@@ -308,9 +399,9 @@ mod tests {
     fn a_repeated_unkeyed_call_goes_to_a_human() {
         let mut ledger = Ledger::default();
         turn_with(&mut ledger, &turn(1), &["issue_refund"]);
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true), Arrival::Handoff(HandoffCause::Repeated));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true).0, Arrival::Handoff(HandoffCause::Repeated));
         turn_with(&mut ledger, &turn(2), &["a_tool_that_nobody_declared"]);
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(2), true), Arrival::Handoff(HandoffCause::Repeated));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(2), true).0, Arrival::Handoff(HandoffCause::Repeated));
     }
 
     #[test]
@@ -319,10 +410,10 @@ mod tests {
         let written = turn_with(&mut ledger, &turn(1), &["create_ticket"]);
         assert_eq!(ledger.unconfirmed().count(), 1);
         let next = Conversation { calls_so_far: 1, results: vec![written[0].call_id.clone()], ..turn(1) };
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &next, true), Arrival::Go(Withhold::Nothing));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &next, true).0, Arrival::Go(Withhold::Nothing));
         assert_eq!(ledger.unconfirmed().count(), 0, "its result came back");
         // The second call of the same turn has another key.
-        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &next, &[call("create_ticket")]);
+        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &next, BY, &[call("create_ticket")]).1;
         assert_ne!(second[0].operation_key, written[0].operation_key);
     }
 
@@ -330,17 +421,17 @@ mod tests {
     fn the_key_is_the_place_not_the_wording() {
         let mut ledger = Ledger::default();
         ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true);
-        let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[call("create_ticket")]);
+        let first = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[call("create_ticket")]).1;
         let reworded =
             ProposedCall { tool: "create_ticket".into(), arguments: "{\"n\": 1, \"note\":\"again\"}".into() };
-        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[reworded]);
+        let second = ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[reworded]).1;
         assert_eq!(first[0].operation_key, second[0].operation_key);
         assert_eq!(first[0].call_id, second[0].call_id);
         for other in
             [turn(2), Conversation { id: "c2".into(), ..turn(1) }, Conversation { client: "bank".into(), ..turn(1) }]
         {
             ledger.arrive(Ts::ZERO, ROUTE, &other, true);
-            let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, &[call("create_ticket")]);
+            let calls = ledger.propose(Ts::ZERO, &policy(), ROUTE, &other, BY, &[call("create_ticket")]).1;
             assert_ne!(calls[0].operation_key, first[0].operation_key, "{other:?}");
         }
     }
@@ -349,9 +440,9 @@ mod tests {
     fn what_nobody_has_seen_is_no_reason_to_stop() {
         let mut ledger = Ledger::default();
         ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true);
-        ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), &[call("issue_refund")]);
+        ledger.propose(Ts::ZERO, &policy(), ROUTE, &turn(1), BY, &[call("issue_refund")]);
         // The attempt broke before delivery; the client asks again.
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true), Arrival::Go(Withhold::Nothing));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(1), true).0, Arrival::Go(Withhold::Nothing));
     }
 
     #[test]
@@ -360,10 +451,10 @@ mod tests {
         let at = |turn_n, version| Conversation { history_version: Some(version), ..turn(turn_n) };
         ledger.arrive(Ts::ZERO, ROUTE, &at(1, 4), true);
         ledger.arrive(Ts::ZERO, ROUTE, &at(2, 6), true);
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 5), true), Arrival::Go(Withhold::SideEffects));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 6), true), Arrival::Go(Withhold::Nothing));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 5), true).0, Arrival::Go(Withhold::SideEffects));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &at(3, 6), true).0, Arrival::Go(Withhold::Nothing));
         assert_eq!(
-            ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true),
+            ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true).0,
             Arrival::Go(Withhold::Nothing),
             "not said: not compared"
         );
@@ -373,15 +464,19 @@ mod tests {
     fn an_unknown_past_withholds_what_must_not_run_twice() {
         let mut ledger = Ledger::default();
         assert_eq!(
-            ledger.arrive(Ts::ZERO, ROUTE, &turn(3), true),
+            ledger.arrive(Ts::ZERO, ROUTE, &turn(3), true).0,
             Arrival::Go(Withhold::Unkeyed),
             "turns 1 and 2 are unknown"
         );
         let repeats = Conversation { repeats: true, id: "new".into(), ..turn(1) };
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &repeats, true), Arrival::Go(Withhold::Unkeyed));
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true), Arrival::Go(Withhold::Nothing), "turn 3 is known");
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &repeats, true).0, Arrival::Go(Withhold::Unkeyed));
+        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &turn(4), true).0, Arrival::Go(Withhold::Nothing), "turn 3 is known");
         let elsewhere = Conversation { id: "c9".into(), ..turn(3) };
-        assert_eq!(ledger.arrive(Ts::ZERO, ROUTE, &elsewhere, false), Arrival::Go(Withhold::Nothing), "policy: allow");
+        assert_eq!(
+            ledger.arrive(Ts::ZERO, ROUTE, &elsewhere, false).0,
+            Arrival::Go(Withhold::Nothing),
+            "policy: allow"
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What the end of an attempt, or of the client's patience, does to its request.
 
 use super::availability::{Kind, Whose};
-use super::classify::{Class, Verdict, classify};
+use super::classify::{Class, UNWRITABLE, Verdict, classify};
 use super::decision::{Note, Outcome};
 use super::engine::Engine;
-use super::io::{AttemptId, Failure, Output, Reply, RequestId, Sign, Usage};
+use super::io::{AttemptId, Failure, HandoffCause, Output, Reply, RequestId, Sign, Usage};
 use super::request::{Attempt, How, Owner, Phase, timed_out};
 use super::select::{Plan, expected_tokens};
 use crate::policy::TargetId;
@@ -24,20 +24,15 @@ impl Engine {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.commit(attempt);
         let (attempts, degraded) = (request.dials(), request.degraded);
-        if request.calls
-            && let Some(said) = &request.facts.conversation
-        {
-            self.ledger.deliver(now, request.facts.route, said);
-        }
         self.out.push_back(Output::Deliver { request: id, attempt, attempts, degraded });
     }
 
     /// Stops an attempt that nobody needs any more. It says nothing about its target.
-    fn cancel_neutrally(&mut self, now: Ts, request: RequestId, id: AttemptId, why: &'static str) {
+    pub(super) fn cancel_neutrally(&mut self, now: Ts, request: RequestId, id: AttemptId, why: &'static str) {
         let Some(attempt) = self.take_attempt(id) else { return };
         self.out.push_back(Output::Cancel { attempt: id });
         if attempt.live {
-            self.board.live_undecided(now, attempt.target, id, &mut self.rng);
+            self.board.live_released(attempt.target, id);
         }
         if why == "hedge_lost" {
             self.out.push_back(Output::Note(Note::HedgeLost { attempt: id, target: attempt.target }));
@@ -126,7 +121,16 @@ impl Engine {
             return self.probe_failed(now, id, &attempt, &verdict);
         };
         let Some(whose) = self.whose(attempt.target, request) else { return };
-        let benched = if attempt.live {
+        // What says nothing about the provider gives the place of the probe back; the rest of it is heard as ever.
+        let neutral = stale
+            || matches!(
+                verdict.class,
+                Class::Caller | Class::PolicyBlock | Class::TooLong | Class::Mismatch | Class::ClientGone
+            );
+        if attempt.live && neutral {
+            self.board.live_released(attempt.target, id);
+        }
+        let benched = if attempt.live && !neutral {
             self.board.probe_failed(now, attempt.target, attempt.began, id, &verdict, &mut self.rng)
         } else {
             self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng)
@@ -134,10 +138,23 @@ impl Engine {
         self.alert(attempt.target, &verdict, benched);
         let Some(state) = self.requests.get_mut(&request) else { return };
         let other = state.other(id);
+        let mine = state.calls == Some(id);
+        let unwritable = mine && verdict.reason == UNWRITABLE;
         state.end(id, now, verdict.class, verdict.reason, verdict.silent);
+        // Nothing of the calls has reached the client.
+        if mine && (unwritable || attempt.committed.is_none()) {
+            self.retract(request);
+        }
         if attempt.committed.is_some() {
             self.out.push_back(Output::Break { request, attempt: id, class: verdict.class });
             return self.done(now, request, Outcome::BrokenAfterCommit);
+        }
+        if unwritable {
+            if let Some(other) = other {
+                self.cancel_neutrally(now, request, other, "not_needed");
+            }
+            let why = "its answer calls a tool that changes something, and the ledger cannot be written to".to_owned();
+            return self.hand_off(now, request, HandoffCause::LedgerUnwritable, why);
         }
         if verdict.class.returned_as_it_is() {
             if let Some(other) = other {
@@ -147,7 +164,9 @@ impl Engine {
         }
         if let Some(other) = other {
             // The one beside it goes on.
-            state.phase = Phase::Trying(other, None);
+            if let Some(state) = self.requests.get_mut(&request) {
+                state.phase = Phase::Trying(other, None);
+            }
             return;
         }
         if stale && let Some(plan) = self.fresh_plan(now, request, &attempt) {
@@ -180,6 +199,7 @@ impl Engine {
 
     pub(super) fn client_gone(&mut self, now: Ts, id: RequestId, stalled: bool) {
         let Some(request) = self.requests.get(&id) else { return };
+        let committed = matches!(request.phase, Phase::Committed(_));
         let under_way = match request.phase {
             Phase::Trying(first, second) => [Some(first), second],
             Phase::Committed(attempt) => [Some(attempt), None],
@@ -193,18 +213,21 @@ impl Engine {
             let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
             if let Some(attempt) = self.take_attempt(attempt_id) {
                 self.out.push_back(Output::Cancel { attempt: attempt_id });
-                if attempt.live {
-                    self.board.live_undecided(now, attempt.target, attempt_id, &mut self.rng);
-                }
-                if verdict.class != Class::ClientGone
-                    && let Some(whose) = self.whose(attempt.target, id)
-                {
+                let gone = verdict.class == Class::ClientGone;
+                if attempt.live && gone {
+                    self.board.live_released(attempt.target, attempt_id);
+                } else if attempt.live {
+                    self.board.probe_failed(now, attempt.target, attempt.began, attempt_id, &verdict, &mut self.rng);
+                } else if !gone && let Some(whose) = self.whose(attempt.target, id) {
                     self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng);
                 }
             }
             if let Some(request) = self.requests.get_mut(&id) {
                 request.end(attempt_id, now, verdict.class, verdict.reason, verdict.silent);
             }
+        }
+        if !committed {
+            self.retract(id);
         }
         self.done(now, id, Outcome::ClientGone);
     }

@@ -84,8 +84,8 @@ pub(super) struct Request {
     pub(super) degraded: bool,
     /// Tools that it must go without.
     pub(super) withhold: Withhold,
-    /// Its answer calls tools, and the ledger knows them.
-    pub(super) calls: bool,
+    /// The attempt whose answer calls tools, and the ledger knows them.
+    pub(super) calls: Option<AttemptId>,
     /// What led to a handoff, if one did.
     pub(super) handoff: Option<HandoffCause>,
     /// With the moment at which it was passed over.
@@ -105,7 +105,7 @@ impl Request {
             dialled: Vec::new(),
             degraded: false,
             withhold: Withhold::Nothing,
-            calls: false,
+            calls: None,
             handoff: None,
             passed_over: BTreeMap::new(),
             queued: Duration::ZERO,

@@ -240,17 +240,20 @@ impl<'a> Ask<'a> {
         let left = self.route.max_attempts.saturating_sub(self.dials());
         // Only an answer that is not streamed, without a limit of its own, shares what is left with those who could follow.
         let shares = !self.facts.stream && fit.tier.answer_timeout.is_none();
-        let dials_left = if shares { left.min(self.others()).max(1) } else { left };
+        let dials_left = if shares { self.others(left).max(1) } else { left };
         let progress = Progress { arrived: self.arrived, now, stream: self.facts.stream, dials_left };
         budget::grant(self.route, fit.tier, fit.target, progress)
     }
 
-    /// How many targets could be dialled now.
-    fn others(&self) -> u32 {
+    /// How many targets could be dialled now, up to `most`: with many targets nobody looks at all of them.
+    fn others(&self, most: u32) -> u32 {
         let mut first_legal = None;
         let mut seen: Vec<TargetId> = Vec::new();
         for tier in &self.route.tiers {
             for id in &tier.targets {
+                if seen.len() >= most as usize {
+                    return most;
+                }
                 if !seen.contains(id) && self.judge(tier, self.policy.target(*id), &mut first_legal).is_ok() {
                     seen.push(*id);
                 }

@@ -34,6 +34,7 @@ impl Kit {
                 health: Health::default(),
                 sha256: String::new(),
                 not_enforced: Vec::new(),
+                retired: Default::default(),
             },
         }
     }
@@ -234,6 +235,15 @@ impl Drive {
         self.next_request += 1;
         self.input(Input::Arrive { request, facts });
         request
+    }
+
+    /// Another policy holds from now on.
+    pub(crate) fn replace(&mut self, policy: Policy) {
+        self.policy = Arc::new(crate::policy::succeed::succeed(&self.policy, policy).expect("ids are left"));
+        self.engine.succeed(self.now, Arc::clone(&self.policy));
+        while let Some(output) = self.engine.poll_output() {
+            self.out.push(output);
+        }
     }
 
     /// Takes the outputs so far.

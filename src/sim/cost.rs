@@ -37,28 +37,36 @@ pub struct Prices {
     pub corrections_per_broken_stream: f64,
 }
 
+/// No price, and no count, is higher: such a figure is a slip, and the sums would lose their digits.
+const PRICE_MAX: f64 = 1e9;
+
 /// Reads prices.
 ///
 /// # Errors
 /// What is wrong, in a sentence.
 pub fn read(text: &str) -> Result<Prices, String> {
-    let prices: Prices = serde_saphyr::from_str(text).map_err(|e| crate::units::printable(&e.to_string(), 300))?;
-    let all = [
-        prices.idle_reserve_per_slot,
-        prices.eval_run,
-        prices.evals_per_month,
-        prices.state_copy,
-        prices.on_call_hour,
-        prices.hours_per_outage,
-        prices.lost_conversation,
-        prices.manual_correction,
-        prices.corrections_per_broken_stream,
-    ];
-    if all.iter().any(|p| !p.is_finite() || *p < 0.0) {
-        return Err("a price is below zero, or no number".to_owned());
-    }
-    if !prices.requests_per_conversation.is_finite() || prices.requests_per_conversation < 1.0 {
-        return Err("requests_per_conversation is below one".to_owned());
+    // The reader shows the place below its first line; here a sentence is wanted.
+    let first = |e: serde_saphyr::Error| {
+        let text = e.without_snippet().to_string();
+        let line = text.lines().next().unwrap_or_default();
+        crate::units::printable(line.trim_start_matches("error: "), 400)
+    };
+    let prices: Prices = serde_saphyr::from_str(text).map_err(first)?;
+    for (name, price, least) in [
+        ("idle_reserve_per_slot", prices.idle_reserve_per_slot, 0.0),
+        ("eval_run", prices.eval_run, 0.0),
+        ("evals_per_month", prices.evals_per_month, 0.0),
+        ("state_copy", prices.state_copy, 0.0),
+        ("on_call_hour", prices.on_call_hour, 0.0),
+        ("hours_per_outage", prices.hours_per_outage, 0.0),
+        ("requests_per_conversation", prices.requests_per_conversation, 1.0),
+        ("lost_conversation", prices.lost_conversation, 0.0),
+        ("manual_correction", prices.manual_correction, 0.0),
+        ("corrections_per_broken_stream", prices.corrections_per_broken_stream, 0.0),
+    ] {
+        if !price.is_finite() || price < least || price > PRICE_MAX {
+            return Err(format!("{name} is {price:e}: it must be from {least} to {PRICE_MAX}"));
+        }
     }
     Ok(prices)
 }
@@ -124,6 +132,22 @@ pub fn bill(prices: &Prices, policy: &Policy, run: &Summary) -> Option<Bill> {
 mod tests {
     use super::super::report::{OfPolicy, Single};
     use super::*;
+
+    #[test]
+    fn absurd_prices_are_refused_by_name_and_in_one_line() {
+        let with = |key: &str, value: &str| {
+            let text = crate::assets::PRICES;
+            let line = text.lines().find(|l| l.starts_with(&format!("{key}: "))).unwrap();
+            read(&text.replace(line, &format!("{key}: {value}"))).map(|_| ()).unwrap_err()
+        };
+        assert_eq!(with("on_call_hour", "1e308"), "on_call_hour is 1e308: it must be from 0 to 1000000000");
+        assert_eq!(with("eval_run", "-1"), "eval_run is -1e0: it must be from 0 to 1000000000");
+        assert_eq!(with("state_copy", ".nan"), "state_copy is NaN: it must be from 0 to 1000000000");
+        assert!(with("requests_per_conversation", "0.5").ends_with("from 1 to 1000000000"));
+        let said = with("eval_run", "abc");
+        assert!(said.contains("line ") && said.contains("invalid floating point"), "{said}");
+        assert!(!said.contains("u{a}") && !said.contains("-->"), "{said}");
+    }
 
     #[test]
     fn a_bill_by_hand() {

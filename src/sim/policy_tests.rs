@@ -171,6 +171,7 @@ impl Driver<'_> {
                 Output::Cancel { .. }
                 | Output::Deliver { .. }
                 | Output::Calls { .. }
+                | Output::CallsAre { .. }
                 | Output::Break { .. }
                 | Output::Note(_) => {}
             }

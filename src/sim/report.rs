@@ -197,10 +197,37 @@ pub struct Report {
     pub lessons: Vec<Lesson>,
     /// What the emergency outcome costs.
     pub cost: Option<super::cost::Bill>,
+    /// What the routes declare, beside what was measured.
+    pub objectives: Vec<Beside>,
     /// One per seed.
     pub runs: Vec<Summary>,
     /// What a reader must know to read the figures.
     pub notes: Vec<String>,
+}
+
+/// An objective of a route beside the figure of this run. It is not judged: the model's first tokens and load are assumptions,
+/// and the figure is over all routes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// The route.
+    pub route: String,
+    /// `recovery_ms` or `useful_text_p95_ms`.
+    pub objective: &'static str,
+    /// What is declared.
+    pub declared_ms: f64,
+    /// What was measured, 95th percentile; `None` is inconclusive.
+    pub measured_ms: Option<f64>,
+}
+
+impl Beside {
+    /// `support-chat recovery_ms 8000 declared, p95 3093 here: above`
+    #[must_use]
+    pub fn text(&self) -> String {
+        let measured = self.measured_ms.map_or("inconclusive".to_owned(), |ms| {
+            format!("p95 {ms:.0} here{}", if ms > self.declared_ms { ": ABOVE" } else { "" })
+        });
+        format!("{} {} {:.0} declared, {measured}", self.route, self.objective, self.declared_ms)
+    }
 }
 
 /// Figures that somebody else published.
@@ -283,6 +310,25 @@ impl Report {
         }
     }
 
+    /// Lays what the routes declare beside what was measured.
+    pub fn lay_beside(&mut self, policy: &crate::policy::Policy) {
+        for route in &policy.routes {
+            let o = &route.objectives;
+            for (objective, declared, seconds) in [
+                ("recovery_ms", o.recovery_ms, self.policy.recovery_p95_s),
+                ("useful_text_p95_ms", o.useful_text_p95_ms, self.policy.useful_text_p95_s),
+            ] {
+                let Some(declared) = declared else { continue };
+                self.objectives.push(Beside {
+                    route: units::printable(&route.name, 100),
+                    objective,
+                    declared_ms: declared as f64,
+                    measured_ms: seconds.map(|s| s * 1e3),
+                });
+            }
+        }
+    }
+
     /// Violations of all seeds.
     #[must_use]
     pub fn violations(&self) -> usize {
@@ -309,9 +355,7 @@ impl Report {
         let at = self.published;
         let days = self.runs.first().map_or(0.0, |r| r.days);
         let down = |a: Option<f64>| {
-            a.map_or("inconclusive".to_owned(), |a| {
-                format!("{:.2} h", (1.0 - a) * days * 24.0 / (days / 30.4375).max(1e-9))
-            })
+            a.map_or("inconclusive".to_owned(), |a| length((1.0 - a) * days * 24.0 / (days / 30.4375).max(1e-9)))
         };
         vec![
             vec![
@@ -370,6 +414,9 @@ impl Report {
             number(p.failure_wait_mean_s, 2),
             number(p.failure_wait_p95_s, 2)
         ));
+        for beside in &self.objectives {
+            line(format!("objective, not judged: {}", beside.text()));
+        }
         for note in &self.notes {
             line(format!("note: {note}"));
         }
@@ -377,10 +424,27 @@ impl Report {
     }
 }
 
-/// A share as percent with two decimals, or that it is inconclusive.
+/// Most decimals of a share.
+const MOST_DECIMALS: usize = 6;
+
+/// A share as percent, or that it is inconclusive: two decimals, and as many more as it takes to tell what is missing to 100 %
+/// by two digits, so that four nines are not shown as all of it.
 #[must_use]
 pub fn percent(share: Option<f64>) -> String {
-    share.map_or("inconclusive".to_owned(), |s| format!("{:.2} %", s * 100.0))
+    share.map_or("inconclusive".to_owned(), |s| {
+        let missing = (1.0 - s).abs() * 100.0;
+        let digits = (2..MOST_DECIMALS).find(|d| missing <= 0.0 || missing * 10f64.powi(*d as i32) >= 10.0);
+        format!("{:.*} %", digits.unwrap_or(MOST_DECIMALS), s * 100.0)
+    })
+}
+
+/// A length in the unit that shows it.
+fn length(hours: f64) -> String {
+    match hours {
+        h if h >= 1.0 || h <= 0.0 => format!("{h:.2} h"),
+        h if h * 60.0 >= 1.0 => format!("{:.1} min", h * 60.0),
+        h => format!("{:.1} s", h * 3600.0),
+    }
 }
 
 fn percent3(share: Option<f64>) -> String {
@@ -388,7 +452,9 @@ fn percent3(share: Option<f64>) -> String {
 }
 
 fn points(share: Option<f64>) -> String {
-    share.map_or("inconclusive".to_owned(), |s| format!("{:.4} points", s * 100.0))
+    // A sample of moments may lie above what the time itself gives, and a request may outwait the end of an outage.
+    let why = if share.is_some_and(|s| s < 0.0) { " (below 0: the sample lies above the ceiling)" } else { "" };
+    share.map_or("inconclusive".to_owned(), |s| format!("{:.4} points{why}", s * 100.0))
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -397,4 +463,31 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 fn seconds(value: Option<f64>, n: u64) -> String {
     value.map_or(format!("inconclusive (n = {n})"), |v| format!("{v:.2} s (n = {n})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_nines_are_not_shown_as_all_of_it() {
+        for (share, shown) in [
+            (0.97, "97.00 %"),
+            (0.9981, "99.81 %"),
+            (0.99986, "99.986 %"),
+            (0.999_986, "99.9986 %"),
+            (0.999_999_9, "99.999990 %"),
+            (1.0, "100.00 %"),
+            (0.0, "0.00 %"),
+        ] {
+            assert_eq!(percent(Some(share)), shown);
+        }
+        // 30.4375 days of 24 h are 730.5 h: one in 100,000 of it are 26.3 s, one in 1,000 are 43.8 min.
+        assert_eq!(
+            (length(730.5e-5).as_str(), length(0.7305).as_str(), length(21.0).as_str()),
+            ("26.3 s", "43.8 min", "21.00 h")
+        );
+        assert_eq!(points(Some(-0.000_005)), "-0.0005 points (below 0: the sample lies above the ceiling)");
+        assert_eq!(points(Some(0.0001)), "0.0100 points");
+    }
 }

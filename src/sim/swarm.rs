@@ -91,7 +91,7 @@ impl Swarm {
             self.requests_per_s.unwrap_or(0.0)
         );
         out += &match self.failed.len() {
-            0 => "PASS: every checked promise held\n".to_owned(),
+            0 => "PASS: every checked invariant of the core held\n".to_owned(),
             n => format!("FAIL: {n} seeds broke a promise\n"),
         };
         out
@@ -183,13 +183,14 @@ fn policy_text(draw: &mut Draw) -> String {
     let _ = writeln!(
         out,
         "breaker:\n  consecutive_failures: {}\n  failures_in_window: {}\n  failure_ratio: {}\n  window_s: {}\n  base_cooldown_s: {base}\n  \
-         max_cooldown_s: {}\n  half_open_successes: {}\n  probe: golden",
+         max_cooldown_s: {}\n  half_open_successes: {}\n  probe: {}",
         draw.between(1, 5),
         draw.between(2, 8),
         draw.pick(&[0.1, 0.2, 0.5]),
         draw.between(10, 60),
         draw.pick(&[5, 20, 120]),
-        draw.between(1, 3)
+        draw.between(1, 3),
+        draw.pick(&["golden", "golden", "live"])
     );
     out
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::arrivals::Class;
 use super::ring::Ring;
-use crate::policy::{DataClass, Pii, Policy, Route, Select, TargetId, Tier};
+use crate::policy::{DataClass, Pii, Policy, ProbeKind, Route, Select, TargetId, Tier};
 use crate::router::decision::{Availability, DecisionRecord, Note, Outcome};
 use crate::router::{Facts, Failure, Input, Output};
 use crate::units::{self, Ts};
@@ -94,7 +94,10 @@ pub fn recovery_bound(policy: &Policy) -> Duration {
     let probe = policy.routes.iter().map(|r| r.deadline).max().unwrap_or_default();
     let breaker = policy.breaker;
     let health = policy.health.window + policy.health.probe_every * breaker.half_open_successes.max(1);
-    breaker.max_cooldown.max(BENCH) + probe * (breaker.half_open_successes.max(1) + 1) + health + Duration::from_secs(5)
+    let probes = breaker.half_open_successes.max(1) + 1;
+    // Under `probe: live` each probe may wait for a request as long as this.
+    let patience = if breaker.probe == ProbeKind::Live { breaker.base_cooldown * probes } else { Duration::ZERO };
+    breaker.max_cooldown.max(BENCH) + probe * probes + patience + health + Duration::from_secs(5)
 }
 
 /// Everybody serves: every route is back at its first choice after at most this.
@@ -119,6 +122,8 @@ struct Seen {
 struct Dial {
     target: TargetId,
     request: Option<u64>,
+    /// It holds its target's one place for a probe.
+    probe: bool,
     /// The driver reported a committing delta, or a whole answer.
     shown: bool,
     whole: bool,
@@ -146,6 +151,8 @@ pub(super) struct Checker {
     last_attempt: u64,
     probing: Vec<u32>,
     out: Vec<bool>,
+    /// `probe: live`, and told that the next request may be this target's probe.
+    wants_live_probe: Vec<bool>,
     faults: Vec<Faults>,
     waiting: BTreeMap<u16, u32>,
     over: Option<(u64, Dial)>,
@@ -168,6 +175,7 @@ impl Checker {
             last_attempt: 0,
             probing: vec![0; targets],
             out: vec![false; targets],
+            wants_live_probe: vec![false; targets],
             faults: (0..targets).map(|_| Faults::default()).collect(),
             waiting: BTreeMap::new(),
             over: None,
@@ -266,16 +274,12 @@ impl Checker {
     /// A dial is over.
     fn end(&mut self, attempt: u64) -> Option<Dial> {
         let dial = self.dials.remove(attempt)?;
-        match dial.request {
-            None => {
-                let probing = &mut self.probing[usize::from(dial.target.0)];
-                *probing = probing.saturating_sub(1);
-            }
-            Some(id) => {
-                if let Some(seen) = self.seen.get_mut(id) {
-                    seen.under_way = seen.under_way.saturating_sub(1);
-                }
-            }
+        if dial.probe {
+            let probing = &mut self.probing[usize::from(dial.target.0)];
+            *probing = probing.saturating_sub(1);
+        }
+        if let Some(seen) = dial.request.and_then(|id| self.seen.get_mut(id)) {
+            seen.under_way = seen.under_way.saturating_sub(1);
         }
         Some(dial)
     }
@@ -303,13 +307,9 @@ impl Checker {
             }
             Output::Probe { attempt, target, .. } => {
                 self.new_attempt(now, attempt.0);
-                let at = usize::from(target.0);
-                if self.probing[at] > 0 {
-                    self.violated(now, "one probe at a time", format!("a second probe of {}", self.name(*target)));
-                }
-                self.probing[at] += 1;
-                self.dials
-                    .insert(attempt.0, Dial { target: *target, request: None, shown: false, whole: false, began: now });
+                self.probe(now, *target);
+                let dial = Dial { target: *target, request: None, probe: true, shown: false, whole: false, began: now };
+                self.dials.insert(attempt.0, dial);
             }
             Output::Cancel { attempt } => match self.end(attempt.0) {
                 // Of a limit that ran out; the loser of a hedge counts here too, which only makes the bound looser.
@@ -347,6 +347,14 @@ impl Checker {
         }
     }
 
+    fn probe(&mut self, now: Ts, target: TargetId) {
+        let at = usize::from(target.0);
+        if self.probing[at] > 0 {
+            self.violated(now, "one probe at a time", format!("a second probe of {}", self.name(target)));
+        }
+        self.probing[at] += 1;
+    }
+
     fn new_attempt(&mut self, now: Ts, attempt: u64) {
         if attempt <= self.last_attempt {
             self.violated(now, "attempt ids", format!("attempt {attempt} is used twice"));
@@ -365,7 +373,8 @@ impl Checker {
         let (class, dials, first) = (seen.class, seen.dialled.len(), seen.dialled.len() == 1);
         let (over, delivered) = (seen.gone || seen.replied, seen.delivered.is_some());
         let under_way = seen.under_way;
-        self.dials.insert(attempt, Dial { target, request: Some(id), shown: false, whole: false, began: now });
+        let probe = self.out[usize::from(target.0)];
+        self.dials.insert(attempt, Dial { target, request: Some(id), probe, shown: false, whole: false, began: now });
         let route = Arc::clone(self.policy.route(self.facts[class].route));
         if over {
             self.violated(now, "no dial for nobody", format!("request {id} has its reply"));
@@ -384,10 +393,13 @@ impl Checker {
             let what = format!("request {id} goes to {}, which may not answer it", self.name(target));
             self.violated(now, "no filter is relaxed", what);
         }
-        let live = self.policy.breaker.probe == crate::policy::ProbeKind::Live;
-        if self.out[usize::from(target.0)] && !live {
-            let what = format!("request {id} goes to {}, which is out of service", self.name(target));
-            self.violated(now, "only probes of the dead", what);
+        if probe {
+            // Where the policy spends requests on probes, this one must be wanted, and takes the one place for a probe.
+            if !self.wants_live_probe[usize::from(target.0)] {
+                let what = format!("request {id} goes to {}, which is out of service", self.name(target));
+                self.violated(now, "only probes of the dead", what);
+            }
+            self.probe(now, target);
         }
         if first && self.first_choice_now {
             self.first_choice(now, id, class, &route, target);
@@ -490,6 +502,8 @@ impl Checker {
             self.faults[at].out_at = now;
         }
         self.out[at] = !serves;
+        let live = self.policy.breaker.probe == ProbeKind::Live;
+        self.wants_live_probe[at] = live && matches!(value, Availability::Probing);
     }
 
     /// One input was handled and its outputs drained.

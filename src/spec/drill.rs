@@ -272,17 +272,23 @@ impl Default for Repeat {
 }
 
 /// How much must be seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NeedsFile {
-    /// Turns that began in an outage.
-    pub outage_turns: u32,
+    /// Turns that began in an outage: at least one, or nobody was there.
+    pub outage_turns: Count,
     /// Streams cut before content.
     pub cut_before_content: u32,
     /// Streams cut after content.
     pub cut_after_content: u32,
     /// Streams cut inside a tool call, or between its arguments and its finish.
     pub cut_inside_call: u32,
+}
+
+impl Default for NeedsFile {
+    fn default() -> NeedsFile {
+        NeedsFile { outage_turns: Count(1), cut_before_content: 0, cut_after_content: 0, cut_inside_call: 0 }
+    }
 }
 
 /// Bounds of the run.
@@ -377,6 +383,7 @@ rounds:
         let file = file.unwrap();
         assert_eq!((file.steady_state.for_ms, file.repeat.max_rounds), (Ms(5000), Count(1)));
         assert_eq!(file.rounds[0].faults[0].existing, Some(Existing::Silence));
+        assert_eq!(file.needs.outage_turns, Count(1));
         assert!(contradictions(&file).is_empty());
     }
 
@@ -386,6 +393,7 @@ rounds:
         assert_eq!(codes(&GOOD.replace("see: connect_timeout", "se: connect_timeout")), ["LF004 8"]);
         assert_eq!(codes(&GOOD.replace("outage_ms: 10000", "outage_ms: 0")), ["LF007 9"]);
         assert_eq!(codes(&GOOD.replace("    outage_ms: 10000\n", "")).len(), 1);
+        assert_eq!(codes(&format!("{GOOD}needs: {{ outage_turns: 0 }}\n")), ["LF007 11"]);
         assert_eq!(codes(&GOOD.replace("format: 1", "format: 2")), ["LF007 1"]);
         assert!(read("d.yaml", GOOD.replace("rounds:", "round:").as_bytes()).0.is_none());
     }

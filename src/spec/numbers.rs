@@ -27,6 +27,11 @@ pub struct Ms0(pub u64);
 #[serde(transparent)]
 pub struct Seconds(pub f64);
 
+/// Seconds between two tries of the same thing: short ones would be tries without a pause. At least 0.05, at most a year.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Pause(pub f64);
+
 /// A share between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -61,6 +66,14 @@ impl Seconds {
     }
 }
 
+impl Pause {
+    /// As a duration; what the schema refuses (negative, not finite) is zero.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Seconds(self.0).duration()
+    }
+}
+
 macro_rules! number {
     ($type:ident, $schema:tt) => {
         impl JsonSchema for $type {
@@ -82,5 +95,6 @@ macro_rules! number {
 number!(Ms, { "type": "integer", "minimum": 1, "maximum": DAY_MS });
 number!(Ms0, { "type": "integer", "minimum": 0, "maximum": DAY_MS });
 number!(Seconds, { "type": "number", "exclusiveMinimum": 0, "maximum": YEAR_S });
+number!(Pause, { "type": "number", "minimum": 0.05, "maximum": YEAR_S });
 number!(Share, { "type": "number", "minimum": 0, "maximum": 1 });
 number!(Count, { "type": "integer", "minimum": 1, "maximum": 1_000_000 });

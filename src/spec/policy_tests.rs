@@ -147,7 +147,9 @@ pub fn series(text: &str) -> Result<Vec<Word>, String> {
         let name = words.next().unwrap_or_default();
         let Some((_, word)) = WORDS.iter().find(|(n, _)| *n == name) else {
             let known: Vec<&str> = WORDS.iter().map(|(n, _)| *n).collect();
-            return Err(format!("`{}` is none of {}", crate::units::printable(name, 40), known.join(", ")));
+            let near = crate::spec::names::nearest(name, known.iter().copied());
+            let near = near.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+            return Err(format!("`{}` is none of {}{near}", crate::units::printable(name, 40), known.join(", ")));
         };
         let times = match (words.next(), words.next()) {
             (None, _) => 1,
@@ -212,6 +214,12 @@ mod tests {
         for bad in ["", "up x0", "up 3", "upp", "up x2 down", "up x99999999"] {
             assert!(series(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_one_is_named() {
+        assert!(series("up, dwon x3").unwrap_err().ends_with("did you mean `down`?"));
+        assert!(!series("up, qqqqqq").unwrap_err().contains("did you mean"));
     }
 
     #[test]

@@ -145,6 +145,40 @@ fn messages_say_what_was_expected_and_what_to_do() {
     assert!(d.help.unwrap().contains("looks like `parts.<name>`"));
 }
 
+/// The reader knows YAML 1.1, where an underscore is nothing; in YAML 1.2 it makes a text.
+#[test]
+fn a_number_with_an_underscore_is_a_text() {
+    for (text, written) in [
+        ("version: a\nparts:\n  b: { wait_ms: 1_00 }\n", "1_00"),
+        ("version: a\nparts:\n  b: { wait_ms: 5, hold_s: 1_0.5 }\n", "1_0.5"),
+        ("version: a\nparts:\n  b: { wait_ms: -1_0 }\n", "-1_0"),
+        ("version: a\nparts:\n  b:\n    wait_ms: 0x1_0 # sixteen\n", "0x1_0"),
+        ("version: a\nlist:\n  - wait_ms: 1_0\n", "1_0"),
+    ] {
+        let d = only(text);
+        assert_eq!((d.rule.code, d.is_error()), ("LF006", true), "{text}: {d:#?}");
+        assert!(d.message.ends_with(&format!("is the text `{written}`")), "{text}: {}", d.message);
+    }
+    // Where a text is wanted it is one, as in every other reader of YAML 1.2.
+    let file = load::<File>("f", b"version: 1_00\n", &Limits::DEFAULT).0.unwrap();
+    assert_eq!(file.version.as_deref(), Some("1_00"));
+    assert!(codes("version: \"1_00\"\n").is_empty());
+    assert!(codes("version: v_1\n").is_empty());
+}
+
+#[test]
+fn a_key_that_is_none_is_told_in_words_of_our_own() {
+    for text in ["version: a\n~: 1\n", "version: a\n: 1\n", "version: a\nnull: 1\n", "version: a\n? \n: 1\n"] {
+        let d = only(text);
+        assert_eq!(d.rule.code, "LF001", "{text}");
+        assert!(d.message.contains("a key is empty here"), "{text}: {}", d.message);
+    }
+    for text in ["version: a\n[b]: 1\n", "version: a\n{b: c}: 1\n"] {
+        let d = only(text);
+        assert!(!d.message.contains("deserialize") && !d.message.contains("Option<"), "{text}: {}", d.message);
+    }
+}
+
 #[test]
 fn repeated_keys_are_found_in_both_places() {
     let d = only("version: a\nlist:\n  - wait_ms: 1\n    wait_ms: 2\n");

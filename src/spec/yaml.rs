@@ -6,7 +6,7 @@ use serde_saphyr::{Error, Location};
 
 use super::document::Limits;
 use super::rules;
-use super::tree::Node;
+use super::tree::{Node, Value};
 use crate::diag::{Diagnostic, Place, Source, quoted};
 
 /// Reads one document. The error is one finding: what follows a broken place cannot be trusted.
@@ -38,8 +38,26 @@ pub fn read(source: &Source, limits: &Limits) -> Result<Node, Box<Diagnostic>> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options::<Node>(source.text(), options)
-        .map_err(|e| Box::new(explain(source, &e, limits)))
+    let mut root = serde_saphyr::from_str_with_options::<Node>(source.text(), options)
+        .map_err(|e| Box::new(explain(source, &e, limits)))?;
+    underscores(source, &mut root);
+    Ok(root)
+}
+
+/// Whole numbers that are written with an underscore are texts in YAML 1.2; the reader skips the underscore, as YAML 1.1 did.
+fn underscores(source: &Source, node: &mut Node) {
+    match &mut node.value {
+        Value::Int(_) | Value::UInt(_) | Value::Float(_) => {
+            let at = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+            let written = source.text().get(at(node.span.start)..at(node.span.end));
+            if let Some(written) = written.filter(|w| w.contains('_')) {
+                node.value = Value::Str(written.trim_end().to_owned());
+            }
+        }
+        Value::Seq(items) => items.iter_mut().for_each(|item| underscores(source, item)),
+        Value::Map(entries) => entries.iter_mut().for_each(|entry| underscores(source, &mut entry.node)),
+        Value::Null | Value::Bool(_) | Value::Str(_) => {}
+    }
 }
 
 fn explain(source: &Source, error: &Error, limits: &Limits) -> Diagnostic {
@@ -104,6 +122,11 @@ fn explain(source: &Source, error: &Error, limits: &Limits) -> Diagnostic {
             // The reader says where in words of its own; the place is ours to give.
             let text = text.lines().next().unwrap_or("").trim();
             let text = text.rfind(" at line ").map_or(text, |n| &text[..n]);
+            if text.contains("null into string") {
+                return Diagnostic::new(&rules::YAML, at, "a key is empty here: nothing, `~` and `null` name nothing")
+                    .label("no name")
+                    .help("write the name of the key before the colon, or remove the line");
+            }
             if text.contains("recursion limit") {
                 // The scanner's own limit for brackets, which it reaches before the reader counts levels.
                 return too_deep(at, limits);

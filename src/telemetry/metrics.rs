@@ -103,6 +103,11 @@ pub struct KindLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    result: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PolicyLabels {
     version: String,
     serial: String,
@@ -135,6 +140,9 @@ pub struct Metrics {
     pub time_to_first_token: Family<PairLabels, Histogram>,
     /// Arrival to the end of everything.
     pub request_duration: Family<RouteLabels, Histogram>,
+    policy_info: Family<PolicyLabels, Gauge>,
+    policy_expiry: Family<Vec<(String, String)>, Gauge>,
+    policy_reloads: Family<ReloadLabels, Counter>,
     breaker_state: Family<StateLabels, Gauge>,
     breaker_transitions: Family<TransitionLabels, Counter>,
     /// Dials and probes under way, by target.
@@ -153,6 +161,20 @@ pub struct Metrics {
     pub anomalies: Family<KindLabels, Counter>,
     /// Tool calls in completed answers.
     pub tool_calls: Family<PairLabels, Counter>,
+    /// Tool calls of requests that offer a risky tool and name no conversation: no ledger can recognise a repeat of theirs.
+    pub unledgered_calls: Family<RouteLabels, Counter>,
+    /// Calls written into the ledger.
+    pub ledger_calls: Counter,
+    /// Groups of changes written into the ledger, each with one wait for the disk.
+    pub ledger_writes: Counter,
+    /// Time spent writing the ledger, in microseconds.
+    pub ledger_busy_us: Counter,
+    /// Times that the ledger could not be written.
+    pub ledger_failures: Counter,
+    /// Changes that the ledger has lost while it could not be written.
+    pub ledger_lost: Counter,
+    /// 1 while the ledger can be written.
+    pub ledger_writable: Gauge,
     /// Tokens that targets reported, by target and kind (`input`, `output`).
     pub tokens: Family<KindLabels, Counter>,
     /// Journal lines lost.
@@ -188,6 +210,9 @@ impl Metrics {
             detection: Family::new_with_constructor(fine_seconds),
             time_to_first_token: Family::new_with_constructor(seconds),
             request_duration: Family::new_with_constructor(seconds),
+            policy_info: Family::default(),
+            policy_expiry: Family::default(),
+            policy_reloads: Family::default(),
             breaker_state: Family::default(),
             breaker_transitions: Family::default(),
             inflight: Family::default(),
@@ -199,6 +224,13 @@ impl Metrics {
             anomalies: Family::default(),
             tool_calls: Family::default(),
             tokens: Family::default(),
+            unledgered_calls: Family::default(),
+            ledger_calls: Counter::default(),
+            ledger_writes: Counter::default(),
+            ledger_busy_us: Counter::default(),
+            ledger_failures: Counter::default(),
+            ledger_lost: Counter::default(),
+            ledger_writable: Gauge::default(),
             journal_dropped: Counter::default(),
             core_rebuilds: Counter::default(),
             registry: Registry::default(),
@@ -238,26 +270,61 @@ impl Metrics {
         r.register("stream_anomalies", "Complete but unusual answers", m.anomalies.clone());
         r.register("tool_calls", "Tool calls in completed answers", m.tool_calls.clone());
         r.register("tokens", "Tokens that targets reported", m.tokens.clone());
+        r.register(
+            "unledgered_tool_calls",
+            "Tool calls of requests that offer a tool which must not run twice and name no conversation",
+            m.unledgered_calls.clone(),
+        );
+        r.register("ledger_calls", "Tool calls written into the ledger", m.ledger_calls.clone());
+        r.register("ledger_writes", "Groups of changes written into the ledger", m.ledger_writes.clone());
+        r.register("ledger_busy_microseconds", "Time spent writing the ledger", m.ledger_busy_us.clone());
+        r.register("ledger_failures", "Times that the ledger could not be written", m.ledger_failures.clone());
+        r.register("ledger_lost", "Changes lost while the ledger could not be written", m.ledger_lost.clone());
+        r.register("ledger_writable", "1 while the ledger can be written, else 0", m.ledger_writable.clone());
         r.register("journal_dropped", "Journal lines that were dropped", m.journal_dropped.clone());
         r.register("core_rebuilds", "Times the core panicked and was rebuilt", m.core_rebuilds.clone());
-        let policy: Family<PolicyLabels, Gauge> = Family::default();
-        policy
-            .get_or_create(&PolicyLabels {
-                version: policy_version.to_owned(),
-                serial: serial.map_or_else(String::new, |s| s.to_string()),
-                sha256: sha256.to_owned(),
-            })
-            .set(1);
-        r.register("policy_info", "The policy that runs", policy);
+        r.register("policy_info", "The policy that runs", m.policy_info.clone());
+        r.register(
+            "policy_reloads",
+            "Policies offered to a running gateway: taken or refused",
+            m.policy_reloads.clone(),
+        );
         let build: Family<BuildLabels, Gauge> = Family::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION").to_owned() }).set(1);
         r.register("build_info", "This build", build);
-        if let Some(expires) = expires_unix_s {
-            let gauge: Gauge = Gauge::default();
-            gauge.set(expires);
-            r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), gauge);
-        }
+        let expiry = m.policy_expiry.clone();
+        r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), expiry);
+        m.policy_is(policy_version, serial, sha256, expires_unix_s);
         Metrics { registry, ..m }
+    }
+
+    fn policy_is(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {
+        self.policy_info.clear();
+        let serial = serial.map_or_else(String::new, |s| s.to_string());
+        let labels = PolicyLabels { version: version.to_owned(), serial, sha256: sha256.to_owned() };
+        self.policy_info.get_or_create(&labels).set(1);
+        self.policy_expiry.clear();
+        if let Some(expires) = expires_unix_s {
+            self.policy_expiry.get_or_create(&Vec::new()).set(expires);
+        }
+    }
+
+    /// Another policy holds.
+    pub fn policy(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {
+        self.policy_is(version, serial, sha256, expires_unix_s);
+        self.policy_reloads.get_or_create(&ReloadLabels { result: "taken".to_owned() }).inc();
+    }
+
+    /// A policy was offered and refused.
+    pub fn policy_refused(&self) {
+        self.policy_reloads.get_or_create(&ReloadLabels { result: "refused".to_owned() }).inc();
+    }
+
+    /// The policy no longer speaks of this target.
+    pub fn forget_target(&self, target: &str) {
+        for state in STATES {
+            self.breaker_state.remove(&StateLabels { target: target.to_owned(), state: state.to_owned() });
+        }
     }
 
     /// Sets the state of a target to one of [`STATES`].

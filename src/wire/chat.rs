@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::changes::Changes;
 use super::mask::Masked;
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
@@ -65,6 +66,10 @@ pub struct ChatRequest {
     pub user_messages: u32,
     /// Results of tool calls among the messages.
     pub tool_results: u32,
+    /// Calls in the assistant's messages since the user's last one.
+    pub calls_of_turn: u32,
+    /// It offers tools in the old way (`functions`), whose calls have no id.
+    pub old_functions: bool,
     /// `metadata.llmfo_*`, without the prefix: `intent`, `conversation`, `history_version` ...
     pub labels: BTreeMap<String, String>,
 }
@@ -90,13 +95,6 @@ impl BadRequest {
     fn new(message: impl Into<String>, param: Option<&'static str>) -> BadRequest {
         BadRequest { message: message.into(), param }
     }
-}
-
-/// What to change when a request is sent to a target (rule R5). Everything else stays byte for byte.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Offer no tools (`tools`, `tool_choice`, `parallel_tool_calls`, `functions`, `function_call` are cut).
-    pub withhold_tools: bool,
 }
 
 impl ChatRequest {
@@ -158,6 +156,8 @@ impl ChatRequest {
             json_text: read.json_text,
             user_messages: read.user_messages,
             tool_results: read.tool_results,
+            calls_of_turn: read.calls_of_turn,
+            old_functions: read.old_functions,
             labels: read.labels,
             body,
         })
@@ -193,12 +193,12 @@ impl ChatRequest {
     /// other byte is as it came.
     #[must_use]
     pub fn rewrite(&self, model: &str) -> Bytes {
-        self.rewrite_with(model, Changes::default())
+        self.rewrite_with(model, &Changes::default())
     }
 
     /// As [`ChatRequest::rewrite`], with more changes.
     #[must_use]
-    pub fn rewrite_with(&self, model: &str, changes: Changes) -> Bytes {
+    pub fn rewrite_with(&self, model: &str, changes: &Changes<'_>) -> Bytes {
         let splices = self.splices(model, changes, None);
         if splices.is_empty() { self.body.clone() } else { rewrite::splice(&self.body, &splices) }
     }
@@ -206,18 +206,29 @@ impl ChatRequest {
     /// As [`ChatRequest::rewrite_with`], and masked, in pieces: what stays is shared with this body, not copied, so that one more
     /// attempt costs next to no memory.
     #[must_use]
-    pub fn send(&self, model: &str, changes: Changes, masked: Option<&Masked>) -> Vec<Bytes> {
+    pub fn send(&self, model: &str, changes: &Changes<'_>, masked: Option<&Masked>) -> Vec<Bytes> {
         rewrite::rope(&self.body, &self.splices(model, changes, masked))
     }
 
-    fn splices(&self, model: &str, changes: Changes, masked: Option<&Masked>) -> Vec<Splice> {
+    fn splices(&self, model: &str, changes: &Changes<'_>, masked: Option<&Masked>) -> Vec<Splice> {
         let mut splices: Vec<Splice> = Vec::new();
         if model != self.model {
             splices.push((self.model_at.clone(), serde_json::Value::from(model).to_string()));
         }
         let mut drop = Vec::new();
-        if changes.withhold_tools {
-            drop.extend_from_slice(&self.tool_members);
+        if let Some(withheld) = changes.withhold {
+            let members =
+                self.tool_members.iter().filter_map(|&n| self.spans.get(n).map(|(key, value)| (n, key, value)));
+            let members: Vec<_> =
+                members.map(|(n, k, v)| (n, self.text_at(Some(k)), v.start, self.text_at(Some(v)))).collect();
+            drop = super::changes::withhold(&members, withheld, &mut splices);
+        }
+        if let Some(cap) = changes.max_output_tokens {
+            let members = self
+                .spans
+                .iter()
+                .map(|(key, value)| (self.text_at(Some(key)), value.clone(), self.text_at(Some(value))));
+            splices.extend(super::changes::cap(members, cap, changes.limit_name, self.model_at.end));
         }
         let mut gone = Vec::new();
         match &self.metadata {
@@ -296,6 +307,8 @@ struct Reading {
     json_text: bool,
     user_messages: u32,
     tool_results: u32,
+    calls_of_turn: u32,
+    old_functions: bool,
     labels: BTreeMap<String, String>,
     metadata: Option<Metadata>,
     messages_at: Option<Range<usize>>,
@@ -369,7 +382,10 @@ impl Reading {
             }
             "functions" => {
                 self.tool_members.push(place);
-                json::elements(m.value, |function| self.function(function));
+                json::elements(m.value, |function| {
+                    self.old_functions = true;
+                    self.function(function);
+                });
             }
             "tool_choice" | "parallel_tool_calls" | "function_call" => self.tool_members.push(place),
             "response_format" => self.response_format(body, m.value),
@@ -448,12 +464,19 @@ impl Reading {
             self.too_many = Some("messages");
             return;
         }
+        let (mut calls, mut by_user) = (0u32, false);
         json::members(message, |m| match m.key().as_ref() {
             "role" => match m.value {
-                "\"user\"" => self.user_messages = self.user_messages.saturating_add(1),
+                "\"user\"" => {
+                    self.user_messages = self.user_messages.saturating_add(1);
+                    by_user = true;
+                }
                 "\"tool\"" | "\"function\"" => self.tool_results = self.tool_results.saturating_add(1),
                 _ => {}
             },
+            "tool_calls" => {
+                json::elements(m.value, |_| calls = calls.saturating_add(1));
+            }
             "content" => {
                 json::elements(m.value, |part| {
                     json::members(part, |p| self.images |= p.key() == "type" && is_image(p.value));
@@ -461,6 +484,7 @@ impl Reading {
             }
             _ => {}
         });
+        self.calls_of_turn = if by_user { 0 } else { self.calls_of_turn.saturating_add(calls) };
     }
 }
 
@@ -474,6 +498,10 @@ mod tests {
 
     fn refused(body: &[u8]) -> BadRequest {
         ChatRequest::parse(Bytes::copy_from_slice(body)).unwrap_err()
+    }
+
+    fn all() -> Changes<'static> {
+        Changes { withhold: Some(&|_| true), ..Changes::default() }
     }
 
     #[test]
@@ -494,7 +522,11 @@ mod tests {
         assert!(request.json_schema && request.strict_schema);
         assert_eq!((request.choices, request.max_output_tokens), (2, Some(400)));
         assert_eq!(request.tools, ["get_order", "create_ticket"]);
-        assert_eq!((request.user_messages, request.tool_results), (2, 1));
+        assert_eq!(
+            (request.user_messages, request.tool_results, request.calls_of_turn),
+            (2, 1, 0),
+            "the call is of the turn before"
+        );
         assert_eq!(request.labels["intent"], "order_status");
         assert_eq!(request.labels["turn"], "3");
         assert_eq!(request.labels.len(), 2);
@@ -532,10 +564,10 @@ mod tests {
         assert_eq!(out(r#"{"model":"m","metadata":{"llmfo_a":"b"}}"#), r#"{"model":"m"}"#);
 
         let both = r#"{"model":"m","tools":[1],"metadata":{"llmfo_a":"b"},"tool_choice":"auto"}"#;
-        let cut = parse(both).rewrite_with("x", Changes { withhold_tools: true });
+        let cut = parse(both).rewrite_with("x", &all());
         assert_eq!(cut, r#"{"model":"x"}"#.as_bytes());
         let first = r#"{"tools":[1],"metadata":{"llmfo_a":"b"},"model":"m"}"#;
-        assert_eq!(parse(first).rewrite_with("m", Changes { withhold_tools: true }), r#"{"model":"m"}"#.as_bytes());
+        assert_eq!(parse(first).rewrite_with("m", &all()), r#"{"model":"m"}"#.as_bytes());
     }
 
     #[test]

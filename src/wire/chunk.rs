@@ -67,10 +67,18 @@ pub struct CallFragment {
     pub object_at: Option<usize>,
     /// Its id, if not empty.
     pub id: Option<String>,
+    /// Where the id stands in the chunk's data, also an empty one.
+    pub id_at: Option<Range<usize>>,
+    /// Where its function's object begins (its opening brace).
+    pub function_at: Option<usize>,
     /// Its function's name, if not empty.
     pub name: Option<String>,
     /// A piece of its arguments. An object (instead of a string) is taken as it is written.
     pub arguments: Option<String>,
+    /// Where the arguments stand in the chunk's data.
+    pub arguments_at: Option<Range<usize>>,
+    /// They came as an object.
+    pub arguments_are_object: bool,
     /// It came as the old `function_call`.
     pub legacy: bool,
 }
@@ -206,7 +214,7 @@ pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
         }
         "function_call" if m.value.starts_with('{') => {
             let mut call = CallFragment { legacy: true, ..CallFragment::default() };
-            read_function(m.value, &mut call);
+            read_function(m.value, base, &mut call);
             delta.tool_calls.push(call);
         }
         _ => {}
@@ -257,18 +265,24 @@ fn read_call(value: &str, base: &str) -> CallFragment {
             call.index = json::unsigned(m.value);
             call.index_at = json::place(base, m.value);
         }
-        "id" => call.id = json::loose_text(m.value).filter(|id| !id.is_empty()),
-        "function" => read_function(m.value, &mut call),
+        "id" => {
+            call.id = json::loose_text(m.value).filter(|id| !id.is_empty());
+            call.id_at = json::place(base, m.value);
+        }
+        "function" => read_function(m.value, base, &mut call),
         _ => {}
     });
     call
 }
 
-fn read_function(value: &str, call: &mut CallFragment) {
+fn read_function(value: &str, base: &str, call: &mut CallFragment) {
+    call.function_at = json::place(base, value).map(|r| r.start).filter(|_| value.starts_with('{'));
     json::members(value, |m| match m.key().as_ref() {
         "name" => call.name = json::filled_text(m.value),
         "arguments" => {
-            call.arguments = if m.value.starts_with('{') { Some(m.value.to_owned()) } else { json::text(m.value) };
+            call.arguments_are_object = m.value.starts_with('{');
+            call.arguments = if call.arguments_are_object { Some(m.value.to_owned()) } else { json::text(m.value) };
+            call.arguments_at = json::place(base, m.value);
         }
         _ => {}
     });

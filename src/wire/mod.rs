@@ -3,6 +3,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod answer;
+pub mod changes;
 pub mod chat;
 pub mod chunk;
 pub mod error;
@@ -14,6 +15,7 @@ pub mod retry_after;
 mod rewrite;
 pub mod scrub;
 pub mod sse;
+pub mod stamp;
 pub mod stream;
 pub mod toolcall;
 
@@ -23,6 +25,7 @@ pub use error::ErrorObject;
 pub use message::Message;
 pub use scrub::Secrets;
 pub use sse::{SseError, SseEvent, SseReader};
+pub use stamp::{Stamp, stamp_answer, with_member};
 pub use stream::{
     Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamInlet, StreamSettings, StreamState,
 };

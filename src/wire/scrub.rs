@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
+use crate::units::KEY_PREFIXES;
+
 /// What stands in the place of a secret.
 pub const REDACTED: &str = "[redacted]";
 
@@ -150,31 +152,6 @@ fn tokens(text: &str) -> impl Iterator<Item = Range<usize>> {
         Some(from..to)
     })
 }
-
-/// Prefixes by which vendors mark their keys, in lower case.
-const KEY_PREFIXES: [&str; 21] = [
-    "sk-",
-    "sk_",
-    "pk_",
-    "rk_",
-    "gsk_",
-    "xai-",
-    "hf_",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "github_pat_",
-    "glpat-",
-    "aiza",
-    "akia",
-    "nvapi-",
-    "r8_",
-    "pplx-",
-    "xoxb-",
-    "xoxp-",
-    "fw_",
-    "csk-",
-];
 
 fn mark_token<S: AsRef<str>>(text: &str, lower: &str, token: Range<usize>, secrets: &[S], marks: &mut Marks) {
     let word = &lower[token.clone()];

@@ -36,6 +36,8 @@ impl ToolCall {
 pub struct Placed {
     /// The index under which the call must be known to the client.
     pub index: u64,
+    /// Which call of the choice, in the order in which they were opened.
+    pub call: usize,
     /// It opened the call.
     pub opened: bool,
 }
@@ -107,7 +109,7 @@ impl Calls {
             call.arguments.push_str(arguments);
             self.bytes += arguments.len();
         }
-        Placed { index: self.indices[n], opened }
+        Placed { index: self.indices[n], call: n, opened }
     }
 
     fn open(&mut self, sent: Option<u64>) -> usize {

@@ -10,6 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("error", &["exit"]),
     ("units", &["exit"]),
     ("assets", &["exit"]),
+    ("files", &[]),
     ("diag", &[]),
     ("term", &["exit"]),
     ("spec", &["diag"]),
@@ -26,13 +27,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fault", &["wire"]),
     ("load", &["wire", "upstream", "spec", "measure"]),
     ("lab", &["wire", "fault", "load", "policy", "spec", "measure"]),
-    ("drill", &["spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report"]),
+    (
+        "drill",
+        &["files", "spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report"],
+    ),
     ("report", &["measure", "event"]),
     ("sim", &["router", "event", "measure", "check", "spec", "policy", "report"]),
     (
         "cli",
         &[
             "exit",
+            "files",
             "diag",
             "term",
             "spec",

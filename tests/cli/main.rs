@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod house;
 #[cfg(test)]
+mod kinds;
+#[cfg(test)]
+mod ledger;
+#[cfg(test)]
 mod planted;
 #[cfg(test)]
 mod policy_page;

@@ -1,12 +1,12 @@
-//! The checkers of `llmfo simulate` find bugs: six are planted, in the driver or in a shell around the core, and every one is
+//! The checkers of `llmfo simulate` find bugs: seven are planted, in the driver or in a shell around the core, and every one is
 //! caught; the same world without a bug is clean.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use llmfo::policy::{Policy, TargetId};
-use llmfo::router::decision::Note;
+use llmfo::policy::{Policy, ProbeKind, TargetId};
+use llmfo::router::decision::{Availability, Note};
 use llmfo::router::{
     AttemptId, Engine, Failure, HandoffCause, Input, Machine, Output, Reply, RequestId, StatusFailure,
 };
@@ -32,6 +32,8 @@ enum Bug {
     ResidencyIgnoredOnHedge,
     /// A request that has waited too long in the queue keeps its place: it has no end.
     QueuePlaceLeakedOnTimeout,
+    /// While one request finds out whether a target is back, the next is sent there too.
+    SecondLiveProbe,
 }
 
 struct Shell {
@@ -42,6 +44,7 @@ struct Shell {
     leaked: Vec<TargetId>,
     dialled: BTreeMap<AttemptId, RequestId>,
     timed_out: Vec<RequestId>,
+    probed_live: Option<TargetId>,
     abroad: TargetId,
     next: u64,
 }
@@ -56,6 +59,7 @@ impl Shell {
             leaked: Vec::new(),
             dialled: BTreeMap::new(),
             timed_out: Vec::new(),
+            probed_live: None,
             abroad: policy.target_named("abroad").unwrap().id,
             next: 1 << 40,
         }
@@ -107,8 +111,19 @@ impl Shell {
                 self.timed_out.push(*request);
                 return;
             }
+            Output::Note(Note::Availability { target, now, .. }) => match now {
+                Availability::Probing => self.probed_live = Some(*target),
+                _ if self.probed_live == Some(*target) => self.probed_live = None,
+                _ => {}
+            },
             Output::Reply { request, .. } | Output::Done { request, .. } if self.timed_out.contains(request) => return,
             _ => {}
+        }
+        let mut output = output;
+        if let (Bug::SecondLiveProbe, Output::Dial { target, .. }, Some(probed)) =
+            (self.bug, &mut output, self.probed_live)
+        {
+            *target = probed;
         }
         match (self.bug, output) {
             (
@@ -224,8 +239,17 @@ fn world(policy: &Arc<Policy>) -> Setup {
     scenario::with_sources(policy, sources, &Options { span: Duration::from_secs(86_400), ..Options::default() })
 }
 
+fn with_live_probes(policy: &Arc<Policy>) -> Arc<Policy> {
+    let mut policy = Policy::clone(policy);
+    policy.breaker.probe = ProbeKind::Live;
+    Arc::new(policy)
+}
+
 fn run(bug: Bug) -> Ran {
-    let policy = policy();
+    let mut policy = policy();
+    if bug == Bug::SecondLiveProbe {
+        policy = with_live_probes(&policy);
+    }
     run_on(&world(&policy), Shell::new(bug, &policy), &mut |_| true)
 }
 
@@ -241,6 +265,18 @@ fn a_sound_core_is_clean() {
     let ran = run(Bug::None);
     assert_eq!(ran.violations, []);
     assert!(ran.figures.rate_limited > 10 && ran.figures.wasted > 100, "the world bites");
+}
+
+#[test]
+fn a_sound_core_that_probes_with_requests_is_clean() {
+    let policy = with_live_probes(&policy());
+    let ran = run_on(&world(&policy), Shell::new(Bug::None, &policy), &mut |_| true);
+    assert_eq!(ran.violations, []);
+}
+
+#[test]
+fn a_second_live_probe_is_caught() {
+    caught(Bug::SecondLiveProbe, "one probe at a time");
 }
 
 #[test]

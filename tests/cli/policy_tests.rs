@@ -38,10 +38,19 @@ fn what_ships_holds() {
 #[test]
 fn a_wrong_expectation_fails_with_what_happened_instead() {
     let dir = tempfile::tempdir().unwrap();
-    let tests = file("local-a: up x5, down x10", "{ at: 12m, intent: refund, expect: local-a }");
+    let tests = file("local-a: up x5, down x10", "{ at: 12m, intent: refund, tools: [issue_refund], expect: local-a }");
+    let line = tests.lines().position(|l| l.contains("at: 12m")).unwrap() + 1;
     let o = run(dir.path(), &tests, &[]);
     assert_eq!(o.status.code(), Some(1), "{}", said(&o));
-    for words in ["FAIL  n", "at 12m: expected local-a", "got local-b", "local-a: open", "0 of 1"] {
+    let place = format!(":{line})");
+    for words in [
+        "FAIL  n",
+        &place,
+        "at 12m, intent refund, tools issue_refund: expected local-a",
+        "got local-b",
+        "local-a: open",
+        "0 of 1",
+    ] {
         assert!(said(&o).contains(words), "{words}: {}", said(&o));
     }
     let o = run(dir.path(), &tests, &["--format", "json"]);
@@ -85,8 +94,19 @@ fn mistakes_are_found_at_their_place_all_together() {
     for words in ["local-x", "`dwn` is none of", "5 minutes", "local-bb", "t.yaml:7:7", "4 errors"] {
         assert!(said(&o).contains(words), "{words}: {}", said(&o));
     }
+    assert_eq!(said(&o).matches("next:").count(), 4, "each says what to do: {}", said(&o));
     let o = run(dir.path(), "format: 1\npolicy: support.yaml\ntests: []\n", &[]);
     assert_eq!(o.status.code(), Some(1), "no test is no silent green: {}", said(&o));
+}
+
+#[test]
+fn a_file_of_tests_given_as_a_policy_is_known_as_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.yaml"), file("local-a: up", "{ at: 5m, expect: local-a }")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    let o = command.current_dir(dir.path()).args(["validate", "t.yaml"]).output().unwrap();
+    assert_eq!(o.status.code(), Some(0), "{}", said(&o));
+    assert!(said(&o).contains("`llmfo validate --tests FILE` runs them"), "{}", said(&o));
 }
 
 #[test]

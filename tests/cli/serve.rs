@@ -19,17 +19,24 @@ fn policy(provider: SocketAddr, more: &str) -> String {
     )
 }
 
+/// One of its settings is read and not enforced yet.
+fn unenforced() -> String {
+    policy(nowhere(), "").replace("    data: none\n", "    data: none\n    keep_alive_ms: 500\n")
+}
+
 fn nowhere() -> SocketAddr {
     "127.0.0.1:9".parse().unwrap()
 }
 
-fn serve(dir: &Path, args: &[&str]) -> Command {
+pub fn serve(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
     command.current_dir(dir).arg("serve").args(args).env_remove("LLMFO_POLICY").env_remove("RUST_LOG");
+    // Where the ledger is kept if nobody says otherwise.
+    command.env("XDG_STATE_HOME", dir.join("state"));
     command
 }
 
-fn refused(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
+pub fn refused(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let Output { status, stderr, stdout, .. } = serve(dir, args).envs(env.iter().copied()).output().unwrap();
     assert!(stdout.is_empty(), "nothing but the result goes to stdout");
     (status.code(), String::from_utf8(stderr).unwrap())
@@ -40,21 +47,25 @@ fn write(dir: &tempfile::TempDir, text: &str) {
     std::fs::write(dir.path().join("policies/p.yaml"), text).unwrap();
 }
 
-struct Served {
-    child: Child,
-    first: Value,
+pub struct Served {
+    pub child: Child,
+    pub first: Value,
 }
 
 impl Served {
-    fn start(dir: &Path, args: &[&str]) -> Served {
+    pub fn start(dir: &Path, args: &[&str]) -> Served {
         Served::of(serve(dir, &[]), args)
     }
 
-    fn of(mut command: Command, args: &[&str]) -> Served {
+    pub fn of(command: Command, args: &[&str]) -> Served {
+        Served::with_stdin(command, args, Stdio::piped())
+    }
+
+    fn with_stdin(mut command: Command, args: &[&str], stdin: Stdio) -> Served {
         let mut child = command
             .args(["--listen", "127.0.0.1:0", "--format", "json"])
             .args(args)
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -69,16 +80,16 @@ impl Served {
         Served { child, first }
     }
 
-    fn address(&self, key: &str) -> SocketAddr {
+    pub fn address(&self, key: &str) -> SocketAddr {
         self.first[key].as_str().unwrap().parse().unwrap()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    fn wait(&mut self) -> (Option<i32>, Duration) {
+    pub fn wait(&mut self) -> (Option<i32>, Duration) {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -114,6 +125,10 @@ fn what_must_not_be_served_is_refused_with_the_reason() {
     assert!(said.contains("no policy is named"), "{said}");
 
     write(&dir, &policy(nowhere(), ""));
+    let (code, said) = refused(dir.path(), &["mine.yaml"], &[]);
+    assert!(code == Some(2) && said.contains("llmfo serve --policy mine.yaml"), "{said}");
+    let (code, said) = refused(dir.path(), &["--listen", ":9782"], &[]);
+    assert!(code == Some(2) && said.contains("write 127.0.0.1:9782"), "{said}");
     let (code, said) = refused(dir.path(), &["--listen", "0.0.0.0:0"], &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--listen 0.0.0.0:0 is not a loopback address"), "{said}");
@@ -155,6 +170,7 @@ fn every_unusable_credential_is_named_at_once() {
     write(&dir, &policy(nowhere(), more).replace("targets: [a]", "targets: [a, b, c]"));
     let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0"], &[("LLMFO_TEST_TWO", "${X}")]);
     assert_eq!(code, Some(2), "{said}");
+    assert!(!said.contains("not enforced"), "what keeps it from starting is said alone: {said}");
     for name in ["3 credentials", "target a", "LLMFO_TEST_ONE", "target b", "keys/none", "target c", "LLMFO_TEST_TWO"] {
         assert!(said.contains(name), "{name}: {said}");
     }
@@ -173,22 +189,110 @@ fn a_policy_that_lets_nobody_answer_is_not_served() {
     }
 }
 
+/// What looks like a service and answers nobody must not look ready.
+#[test]
+fn an_expired_policy_is_said_loudly_and_is_ready_only_for_what_it_still_answers() {
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let fine = policy(provider.local_addr().unwrap(), "");
+    let past = fine.replace("2100-01-01T00:00:00Z", "2025-03-01T12:00:00Z");
+    let some = past.replacen("targets:\n", "on_expired: { intents: [hours, prices] }\ntargets:\n", 1);
+    let none = past.replacen("targets:\n", "on_expired: { intents: [] }\ntargets:\n", 1);
+    for (text, status, answered) in [
+        (&past, "503", "every request is handed to a human"),
+        (&none, "503", "every request is handed to a human"),
+        (&some, "200", "only the intents hours, prices are answered"),
+    ] {
+        write(&dir, text);
+        let mut served = Served::start(dir.path(), &["--exit-with-stdin", "--quiet", "--journal", "j.jsonl"]);
+        let admin = served.address("admin");
+        let until = Instant::now() + LIMIT;
+        while !get(admin, "/snapshot").contains("\"reachable\"") {
+            assert!(Instant::now() < until, "the target was not looked at");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ready = get(admin, "/readyz");
+        let (head, body) = ready.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{ready}");
+        assert!(body["reason"].as_str().unwrap().starts_with("expired: ") && body["expired"] == true, "{body}");
+        assert_eq!(
+            (body["ready"].as_bool(), body["routes"][0]["ready"].as_bool()),
+            (Some(status == "200"), Some(status == "200"))
+        );
+        drop(served.child.stdin.take());
+        served.wait();
+        let mut said = String::new();
+        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let line = said.lines().find(|l| l.starts_with("EXPIRED ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains("2025-03-01T12:00:00Z") && line.contains(answered), "{line}");
+        let journal = std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap();
+        let alerts: Vec<&str> = journal.lines().filter(|l| l.contains("policy_expired")).collect();
+        assert_eq!(alerts.len(), 1, "{journal}");
+        std::fs::remove_file(dir.path().join("j.jsonl")).unwrap();
+    }
+    // It happens while it runs.
+    let soon = (std::time::SystemTime::now() + Duration::from_secs(3)).duration_since(std::time::UNIX_EPOCH).unwrap();
+    let soon = jiff::Timestamp::from_second(i64::try_from(soon.as_secs()).unwrap()).unwrap();
+    write(&dir, &fine.replace("2100-01-01T00:00:00Z", &soon.to_string()));
+    let served = Served::start(dir.path(), &["--exit-with-stdin", "--journal", "j.jsonl"]);
+    let until = Instant::now() + LIMIT;
+    while !std::fs::read_to_string(dir.path().join("j.jsonl")).unwrap_or_default().contains("policy_expired") {
+        assert!(Instant::now() < until, "no alert");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(get(served.address("admin"), "/readyz").starts_with("HTTP/1.1 503"));
+}
+
+/// Who reads the log must see why a target fails, and not see it a thousand times.
+#[test]
+fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    write(&dir, &policy(closed, ""));
+    let mut served = Served::start(dir.path(), &["--exit-with-stdin"]);
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(served.address("listen")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let head =
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.starts_with("HTTP/1.1 503"), "{all}");
+    }
+    drop(served.child.stdin.take());
+    served.wait();
+    let mut said = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let warned = |what: &str| -> Vec<Value> {
+        let lines = said.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        lines.filter(|v| v["level"] == "WARN" && v["message"] == what).collect()
+    };
+    let failed = warned("attempt failed");
+    assert_eq!(failed.len(), 1, "{said}");
+    assert!(failed[0]["target"].is_string() && failed[0]["reason"] == "refused", "{failed:?}");
+    assert_eq!(warned("target takes no traffic").len(), 1, "three in a row trip its breaker: {said}");
+    assert_eq!(warned("customer handed to a human").len(), 1, "{said}");
+}
+
 #[test]
 fn verbose_names_every_setting_that_is_not_enforced() {
     let dir = tempfile::tempdir().unwrap();
-    write(&dir, &policy(nowhere(), ""));
+    write(&dir, &unenforced());
     let mut served = Served::start(dir.path(), &["--exit-with-stdin", "-v"]);
     drop(served.child.stdin.take());
     served.wait();
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: serial"), "{said}");
+    assert!(said.contains("not enforced yet: routes.chat.keep_alive_ms"), "{said}");
 }
 
 #[test]
 fn the_first_line_tells_where_it_is_and_the_end_of_stdin_ends_it() {
     let dir = tempfile::tempdir().unwrap();
-    write(&dir, &policy(nowhere(), ""));
+    write(&dir, &unenforced());
     let mut served = Served::start(dir.path(), &["--exit-with-stdin", "--journal", "j.jsonl", "--seed", "7"]);
     assert_eq!((&served.first["format"], &served.first["policy"]), (&1.into(), &"cli-1".into()));
     assert_eq!(served.first["pid"], served.child.id());
@@ -236,7 +340,16 @@ fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir, &policy(silent(), ""));
     for signal in [rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
-        let mut drained = Served::start(dir.path(), &["--drain-s", "1"]);
+        use rustix::pty::OpenptFlags;
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let terminal = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::grantpt(&terminal).unwrap();
+        rustix::pty::unlockpt(&terminal).unwrap();
+        let name = rustix::pty::ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+        let stdin = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let mut drained = Served::with_stdin(serve(dir.path(), &[]), &["--drain-s", "1"], stdin.into());
+        // The terminal is gone; whoever opened it tells with SIGHUP.
+        drop(terminal);
         let mut client = ask(&drained);
         drained.signal(signal);
         let (code, took) = drained.wait();
@@ -255,6 +368,98 @@ fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     let _client = ask(&served);
     served.signal(rustix::process::Signal::TERM);
     assert_eq!(served.wait().0, Some(0));
+}
+
+#[test]
+fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
+    use rustix::process::Signal;
+    let dir = tempfile::tempdir().unwrap();
+    let version = |serial: u32| {
+        policy(nowhere(), "")
+            .replace("cli-1", &format!("cli-{serial}"))
+            .replace("serial: 1", &format!("serial: {serial}"))
+    };
+    write(&dir, &version(5));
+    let journal = dir.path().join("journal.jsonl");
+    let mut served = Served::start(dir.path(), &["--journal", journal.to_str().unwrap()]);
+    let admin = served.address("admin");
+    let count = |result: &str| {
+        let text = get(admin, "/metrics");
+        let name = format!("llmfo_policy_reloads_total{{result=\"{result}\"}} ");
+        text.lines().find_map(|l| l.strip_prefix(&name)).map_or(0, |n| n.parse::<u32>().unwrap())
+    };
+    let holds = || get(admin, "/snapshot").contains("\"version\":\"cli-6\"");
+    let until = |what: &str, ok: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !ok() {
+            assert!(start.elapsed() < LIMIT, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    write(&dir, &version(6));
+    served.signal(Signal::HUP);
+    until("the sixth holds", &holds);
+    for (n, (text, why)) in [
+        ("version: [\n".to_owned(), "must not be served"),
+        (version(4), "serial 4 is lower than 6"),
+        (version(7).replace("targets: [a]", "targets: [b]"), "must not be served"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        write(&dir, &text);
+        served.signal(Signal::HUP);
+        until(why, &|| count("refused") == u32::try_from(n).unwrap() + 1);
+        assert!(holds(), "the one before goes on");
+        until("an alert", &|| std::fs::read_to_string(&journal).unwrap_or_default().contains(why));
+    }
+    assert_eq!(count("taken"), 1);
+    served.signal(Signal::TERM);
+    assert_eq!(served.wait().0, Some(0));
+    write(&dir, &version(6));
+    let mut served = Served::start(dir.path(), &["--allow-rollback"]);
+    let admin = served.address("admin");
+    write(&dir, &version(4));
+    served.signal(Signal::HUP);
+    until("a rollback that is allowed", &|| get(admin, "/snapshot").contains("\"version\":\"cli-4\""));
+    served.signal(Signal::TERM);
+    assert_eq!(served.wait().0, Some(0));
+}
+
+#[test]
+fn orders_are_given_by_command_and_faults_by_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(nowhere(), ""));
+    let (code, said) = refused(dir.path(), &["--forced-faults"], &[("FAULT__a", "flood")]);
+    assert!(code == Some(2) && said.contains("FAULT__a=flood") && said.contains("timeout, 503, 429"), "{said}");
+    let (code, said) = refused(dir.path(), &["--forced-faults"], &[("FAULT__b", "503")]);
+    assert!(code == Some(2) && said.contains("FAULT__b names no target"), "{said}");
+    let mut command = serve(dir.path(), &[]);
+    command.env("FAULT__a", "503");
+    let mut served = Served::of(command, &["--forced-faults"]);
+    let admin = served.first["admin"].as_str().unwrap().to_owned();
+    let ctl = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+        let out = command.arg("ctl").args(args).args(["--admin", &admin]).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        (out.status.code(), text)
+    };
+    let (code, said) = ctl(&["list"]);
+    assert!(code == Some(0) && said.contains("503") && said.contains("never"), "{said}");
+    let (code, said) = ctl(&["bench", "a", "--for", "90s", "--reason", "INC-1"]);
+    assert!(code == Some(0) && said.contains("taken") && said.contains("INC-1"), "{said}");
+    let (code, said) = ctl(&["bench", "z", "--reason", "INC-1"]);
+    assert!(code == Some(2) && said.contains("known: a"), "{said}");
+    let (code, said) = ctl(&["bench", "a", "--for", "2d", "--reason", "INC-1"]);
+    assert!(code == Some(2) && said.contains("next:"), "{said}");
+    let (code, said) = ctl(&["fault", "a", "off", "--reason", "healed"]);
+    assert!(code == Some(0) && !said.contains("503"), "{said}");
+    let (code, said) = ctl(&["unbench", "a", "--reason", "done", "--format", "json"]);
+    assert!(code == Some(0) && said.contains("\"orders\": []"), "{said}");
+    served.signal(rustix::process::Signal::TERM);
+    served.wait();
+    let (code, said) = ctl(&["list"]);
+    assert!(code == Some(3) && said.contains("LLMFO_ADMIN"), "{said}");
 }
 
 #[test]

@@ -462,7 +462,9 @@ fn explain_explains_lists_and_suggests() {
     let v: Value = serde_json::from_slice(&run(dir.path(), &["explain", "--list", "--format", "json"]).stdout).unwrap();
     assert_eq!(list.lines().count(), v.as_array().unwrap().len());
     assert!(v.as_array().unwrap().iter().all(|r| r["why"].as_str().is_some_and(|w| !w.is_empty())));
-    assert_eq!(run(dir.path(), &["explain"]).status.code(), Some(2));
+    let alone = run(dir.path(), &["explain"]);
+    assert_eq!(alone.status.code(), Some(2));
+    assert!(err(&alone).contains("`llmfo explain --list` names every rule"), "{}", err(&alone));
 }
 
 #[test]

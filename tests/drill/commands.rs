@@ -70,6 +70,12 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("report of an earlier run"), "{}", text(&out.stderr));
     assert_eq!(std::fs::read_to_string(dir.path().join("out/summary.json")).unwrap(), "{}");
+    // So does what a killed run left behind: its journal would be taken for this run's.
+    std::fs::create_dir_all(dir.path().join("killed/logs")).unwrap();
+    std::fs::write(dir.path().join("killed/logs/gateway-region-1.jsonl"), "{}\n").unwrap();
+    let out = run(&["--report", "killed"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("is not empty"), "{}", text(&out.stderr));
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d.yaml");

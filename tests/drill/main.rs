@@ -18,3 +18,5 @@ mod safety_lab;
 mod stage;
 #[cfg(test)]
 mod target;
+#[cfg(test)]
+mod whose;

@@ -274,7 +274,7 @@ fn the_guard_leads_its_own_session_and_outlives_ctrl_c_and_the_terminal() {
         .spawn()
         .unwrap();
     let pid = rustix::process::Pid::from_child(&guard);
-    until("it stands alone", Duration::from_secs(20), || rustix::process::getsid(Some(pid)) == Ok(pid));
+    until("it stands alone", Duration::from_secs(20), || llmfo::fault::guard::leads_a_session(pid));
     // Bits 1, 2 and 15 of the mask of caught signals: SIGHUP, SIGINT, SIGTERM.
     until("it listens for signals", Duration::from_secs(20), || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", guard.id())).unwrap();

@@ -174,6 +174,29 @@ fn a_runner_that_stood_still_for_a_while_makes_the_run_invalid() {
     assert!(codes(&summary).contains(&"generator_late"), "{text}");
 }
 
+/// The faults of a runner that stood still are lifted by their lease: what came after it is nobody's doing.
+#[test]
+fn a_runner_whose_lease_ran_out_accuses_nobody_and_proposes_nothing() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let apart = Apart::start(dir.path());
+    let file = short_drill(dir.path(), 20_000);
+    let mut run =
+        Running::start(&[file.to_str().unwrap(), "--lab", apart.admin(), "--target", apart.url()], dir.path());
+    run.wait_for("outage: ");
+    run.signal(Signal::STOP);
+    until("the lease has healed", Duration::from_secs(30), || {
+        http(apart.toxiproxy(), "GET", "/llmfo/v1/history", "").1.contains("region-1.local-a")
+    });
+    run.signal(Signal::CONT);
+    let (exit, text, summary, _) = run.finish();
+    assert_eq!((exit, last_word(&text)), (5, "INVALID"), "{text}");
+    assert_eq!(codes(&summary), ["lease_lost"], "{text}");
+    assert!(!text.contains("FAIL"), "{text}");
+    assert_eq!(summary["proposals"], json!([]), "{text}");
+    assert_eq!(summary["cleanup"], "clean");
+}
+
 /// Another user with another state folder shares nothing but the fault server.
 #[test]
 fn two_drills_on_one_server_do_not_overlap_whatever_their_state_folders() {

@@ -70,7 +70,9 @@ pub struct Running {
 
 impl Running {
     pub fn start(args: &[&str], dir: &Path) -> Running {
-        let report = dir.join("report");
+        // A folder with anything in it is refused, so each further run in the same place has its own.
+        let mut names = std::iter::once("report".to_owned()).chain((2..).map(|n| format!("report-{n}")));
+        let report = names.find(|n| !dir.join(n).exists()).map(|n| dir.join(n)).unwrap();
         let child = Command::new(LLMFO)
             .args(["drill", "run"])
             .args(args)

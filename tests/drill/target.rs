@@ -69,9 +69,62 @@ fn a_model_that_is_not_there_is_quoted_with_all_its_cases() {
     // The lab's policy is not this gateway's: no times and no proposals are put in its mouth.
     assert_eq!((s["policy_of"].as_str(), s["proposals"].as_array().map(Vec::len)), (Some("lab"), Some(0)));
     assert!(text.contains("times of the lab's policy, not of this gateway"), "{text}");
+    // The cause and the step stand beside the verdict, and each row that was not judged once.
+    let last: Vec<&str> = text.lines().rev().take(8).collect();
+    let near = |what: &str| last.iter().any(|l| l.contains(what));
+    assert!(near("why: steady_state_not_met") && near("next: call the route"), "{text}");
+    assert_eq!(
+        text.matches("nothing was broken: ").count() + text.matches("no such case came up: ").count(),
+        2,
+        "{text}"
+    );
+    assert_eq!(text.matches("business actions done twice").count(), 1, "{text}");
     for promise in s["promises"].as_object().unwrap().values() {
         assert!(promise["rows"].as_array().unwrap().iter().all(|r| r["verdict"] != "pass"), "{promise}");
     }
+}
+
+/// The line of the policy that lets nobody stand in is the proposal, and none beside it.
+#[test]
+fn a_route_without_failover_fails_and_is_told_so() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let none = |p: String| {
+        let line = "    failover: none\n    failover_reason: one contract\n    deadline_ms: 5000\n";
+        p.replacen("    deadline_ms: 5000\n", line, 1)
+    };
+    let (_lab, _gateway, admin, url, policy) = up(dir.path(), none);
+    let file = short_drill(dir.path(), 4000);
+    let args = [file.to_str().unwrap(), "--lab", &admin, "--target", &url, "--policy", policy.to_str().unwrap()];
+    let (exit, text, s, _) = drill(&args, dir.path());
+    assert_eq!((exit, last_word(&text)), (1, "FAIL"), "{text}");
+    let proposals = s["proposals"].as_array().unwrap();
+    assert_eq!(proposals.len(), 1, "{proposals:?}");
+    assert!(proposals[0].as_str().unwrap().contains("`failover: none`"), "{proposals:?}");
+    assert!(s["why"][1].as_str().unwrap().contains("`failover: none`"), "{}", s["why"]);
+    assert!(
+        text.lines().rev().take(6).any(|l| l.starts_with("next: route support-chat says `failover: none`")),
+        "{text}"
+    );
+    // The figure and its unit are two things, and what customers wanted is no fault.
+    let recovery = &s["promises"]["recovery"];
+    assert_eq!((recovery["figure"].as_str(), recovery["unit"].as_str()), (Some("rto_ms"), Some("ms")));
+    let handoffs = &s["handoffs"];
+    let share = handoffs["forced"].as_f64().unwrap() / handoffs["turns"].as_f64().unwrap();
+    assert!((s["forced_handoff_rate"].as_f64().unwrap() - share).abs() < 1e-9, "{handoffs}");
+}
+
+/// Without --target the lab's own entries are driven, behind which nobody listens yet.
+#[test]
+fn an_entry_that_nobody_serves_is_told_where_to_listen() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
+    let (exit, text, _, out) = drill(&["region-outage", "--lab", up["admin"].as_str().unwrap()], dir.path());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, text.as_str()), (3, ""), "{said}");
+    let listen = up["entries"]["region-1"]["listen"].as_str().unwrap();
+    assert!(said.contains(&format!("--listen {listen}")) && said.contains("--target"), "{said}");
 }
 
 /// Without an objective for what the drill is about there is no verdict, however well it went.

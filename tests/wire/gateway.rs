@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use llmfo::gateway::ledger::{Ledger, Place};
 use llmfo::gateway::listener::ListenerLimits;
 use llmfo::gateway::{Gateway, Settings};
 use serde_json::Value;
@@ -30,8 +31,12 @@ pub struct Change {
     pub journal: Option<PathBuf>,
     /// The input journal.
     pub inputs: Option<PathBuf>,
+    /// Faults forced from the start; `None`: none may be forced.
+    pub forced: Option<Vec<(String, llmfo::gateway::orders::Forced)>>,
     /// The policy's folder: `evidence/` is beside it.
     pub folder: PathBuf,
+    /// The ledger; in memory if none is given.
+    pub ledger: Option<Arc<Ledger>>,
 }
 
 impl Default for Change {
@@ -43,7 +48,9 @@ impl Default for Change {
             limits: ListenerLimits::default(),
             journal: None,
             inputs: None,
+            forced: None,
             folder: PathBuf::from("."),
+            ledger: None,
         }
     }
 }
@@ -93,6 +100,8 @@ impl Rig {
             seed: 1,
             journal: change.journal.map(llmfo::telemetry::JournalSettings::at),
             inputs: change.inputs,
+            forced: change.forced,
+            ledger: change.ledger.unwrap_or_else(|| Arc::new(Ledger::start(&Place::Memory).unwrap())),
             limits: change.limits,
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();
@@ -168,6 +177,14 @@ impl Rig {
             });
         }
         all.wait();
+    }
+
+    /// Another policy, as a signal to read it again brings one.
+    pub fn reload(&mut self, yaml: &str) -> Result<(), String> {
+        let (policy, found) = llmfo::policy::load("test.yaml", yaml.as_bytes());
+        let policy = policy.unwrap_or_else(|| panic!("{found:#?}\n{yaml}"));
+        let _within = self.runtime.enter();
+        self.gateway.as_mut().unwrap().reload(policy).map_err(|e| e.what)
     }
 
     /// Stops the gateway as a signal would.

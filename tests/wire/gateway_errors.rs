@@ -119,7 +119,8 @@ fn every_error_of_the_gateway_has_openai_shape_and_its_request_id() {
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
         format!("{head}{more}\r\n{body}").into_bytes()
     };
-    let cases: [(SocketAddr, Vec<u8>, u16, &str); 19] = [
+    let wrapped = "unsupported_transfer_encoding";
+    let cases: [(SocketAddr, Vec<u8>, u16, &str); 22] = [
         (rig.listen, plain("GET /nope"), 404, "unknown_url"),
         (rig.listen, plain("POST /healthz"), 404, "unknown_url"),
         (rig.listen, plain("GET /v1/chat/completions"), 405, "method_not_allowed"),
@@ -135,6 +136,11 @@ fn every_error_of_the_gateway_has_openai_shape_and_its_request_id() {
         (rig.listen, post("content-length: 40000000\r\n", ""), 413, "request_too_large"),
         (rig.listen, post("transfer-encoding: chunked\r\n", "5\r\n{\"mod\r\nzz\r\n"), 400, "invalid_body_framing"),
         (rig.listen, post("transfer-encoding: chunked\r\n", "\u{1}\u{2}garbage\r\n"), 400, "invalid_body_framing"),
+        // What else the body was wrapped in is unknown: as plain chunks it would be another body.
+        (rig.listen, post("transfer-encoding: gzip, chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), 501, wrapped),
+        (rig.listen, post("transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n", "0\r\n\r\n"), 501, wrapped),
+        // Only the word `chunked` itself, in any case, is taken.
+        (rig.listen, post("transfer-encoding: Chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), 400, "invalid_request"),
         (rig.listen, chat_bytes(&body(true), &[]), 503, "handoff"),
         (rig.admin, plain("GET /nope"), 404, "unknown_url"),
         (rig.admin, plain("POST /readyz"), 405, "method_not_allowed"),

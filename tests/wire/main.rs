@@ -19,15 +19,23 @@ mod gateway_inband;
 #[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]
+mod gateway_ledger;
+#[cfg(test)]
 mod gateway_life;
 #[cfg(test)]
 mod gateway_masking;
 #[cfg(test)]
+mod gateway_orders;
+#[cfg(test)]
 mod gateway_pause;
+#[cfg(test)]
+mod gateway_reload;
 #[cfg(test)]
 mod gateway_replay;
 #[cfg(test)]
 mod gateway_types;
+#[cfg(test)]
+mod gateway_withhold;
 #[cfg(test)]
 mod http;
 #[cfg(test)]

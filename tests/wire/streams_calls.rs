@@ -1,6 +1,8 @@
 //! Tool calls in streams: held until the choice has its finish, released together, told apart.
 
-use llmfo::wire::{Anomaly, Sign, StreamFault, StreamSettings, ToolCall};
+use bytes::Bytes;
+use llmfo::units::Ts;
+use llmfo::wire::{Anomaly, Done, Pushed, Sign, Stamp, StreamFault, StreamInlet, StreamSettings, ToolCall};
 use serde_json::{Value, json};
 
 use crate::rig::*;
@@ -254,4 +256,167 @@ fn a_call_after_the_finish_waits_for_the_end() {
     let played = play(settings(), &pieces[..3], false);
     assert_eq!(played.fault(), &StreamFault::Cut);
     assert!(!played.calls_delivered);
+}
+
+fn stamping() -> StreamSettings {
+    StreamSettings { stamp_calls: true, ..settings() }
+}
+
+fn inlet() -> StreamInlet {
+    StreamInlet::new(stamping(), llmfo::wire::sse::MAX_EVENT_BYTES)
+}
+
+fn feed(inlet: &mut StreamInlet, text: &str) -> Pushed {
+    inlet.bytes(Bytes::copy_from_slice(text.as_bytes()), Ts::ZERO)
+}
+
+fn text(out: &[Bytes]) -> String {
+    String::from_utf8(out.concat()).unwrap()
+}
+
+fn stamp(id: &str, arguments: Option<&str>) -> Stamp {
+    Stamp { id: Some(id.into()), arguments: arguments.map(str::to_owned) }
+}
+
+#[test]
+fn calls_are_handed_out_whole_and_wait_for_their_stamps() {
+    let mut inlet = inlet();
+    let out = feed(&mut inlet, &content("One moment."));
+    assert!(out.commit && out.calls.is_none());
+    let pieces = [call(0, "a", "create_ticket", "{\"x\":"), arguments(0, "1}")];
+    assert_eq!(feed(&mut inlet, &pieces.concat()).out.len(), 0);
+    let finished = feed(&mut inlet, &finish("tool_calls"));
+    assert_eq!(finished.calls.unwrap(), [tool_call("a", "create_ticket", "{\"x\":1}")]);
+    assert!(finished.out.is_empty());
+    // What comes meanwhile waits behind it, in order; comments of a committed stream pass.
+    assert_eq!(text(&feed(&mut inlet, ": ping\n\n").out), ": ping\n\n");
+    let end = feed(&mut inlet, &(usage() + &done()));
+    assert!(end.ended && end.out.is_empty() && end.calls.is_none());
+    assert!(!inlet.state().tool_calls_delivered());
+    let finished = inlet.end(true, Ts::ZERO);
+    assert!(matches!(finished.done, Done::Complete(_)) && finished.out.is_empty());
+    let stamped = inlet.stamp(&[stamp("call_1", Some("{\"k\":\"v\",\"x\":1}"))]);
+    let right =
+        [call(0, "call_1", "create_ticket", "{\"k\":\"v\",\"x\":1}"), arguments(0, ""), finish("tool_calls"), done()];
+    assert_eq!(text(&stamped.out), right.concat(), "usage was not asked for");
+    assert!(inlet.state().tool_calls_delivered());
+    assert_eq!(inlet.stamp(&[stamp("again", None)]), Pushed::default(), "once");
+}
+
+#[test]
+fn the_commit_waits_with_the_calls() {
+    for (pieces, clean) in [
+        (vec![role(), call(0, "a", "f", "{}"), finish("tool_calls"), done()], true),
+        (vec![role(), call(0, "a", "f", "{}"), finish("tool_calls")], true),
+        (vec![role(), call(0, "a", "f", "{}"), done()], true),
+    ] {
+        let mut inlet = inlet();
+        let pushed = feed(&mut inlet, &pieces.concat());
+        assert!(!pushed.commit && pushed.out.is_empty());
+        let end = inlet.end(clean, Ts::ZERO);
+        assert!(!end.commit && end.out.is_empty());
+        assert_eq!(pushed.calls.or(end.calls).unwrap().len(), 1);
+        let stamped = inlet.stamp(&[stamp("b", None)]);
+        assert!(stamped.commit);
+        assert_eq!(text(&stamped.out), pieces.concat().replace("\"id\":\"a\"", "\"id\":\"b\""));
+    }
+}
+
+#[test]
+fn an_id_is_set_wherever_it_stands_and_where_there_is_none() {
+    let one = |call: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n");
+    for (before, after) in [
+        // Repeated in every piece.
+        (
+            [
+                r#"{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}"#,
+                r#"{"index":0,"id":"a","function":{"arguments":"}"}}"#,
+            ],
+            [
+                r#"{"index":0,"id":"n","function":{"name":"f","arguments":"{"}}"#,
+                r#"{"index":0,"id":"n","function":{"arguments":"}"}}"#,
+            ],
+        ),
+        // Empty later on, and none at all.
+        (
+            [r#"{"index":0,"id":"a","function":{"name":"f"}}"#, r#"{"index":0,"id":"","function":{"arguments":"{}"}}"#],
+            [r#"{"index":0,"id":"n","function":{"name":"f"}}"#, r#"{"index":0,"id":"","function":{"arguments":"{}"}}"#],
+        ),
+        (
+            [r#"{"function":{"name":"f"}}"#, r#"{"function":{"arguments":"{}"}}"#],
+            [r#"{"id":"n","function":{"name":"f"}}"#, r#"{"function":{"arguments":"{}"}}"#],
+        ),
+        (
+            [
+                r#"{"index":0,"id":null,"function":{"name":"f"}}"#,
+                r#"{"index":0,"id":null,"function":{"arguments":"{}"}}"#,
+            ],
+            [
+                r#"{"index":0,"id":"n","function":{"name":"f"}}"#,
+                r#"{"index":0,"id":null,"function":{"arguments":"{}"}}"#,
+            ],
+        ),
+    ] {
+        let mut inlet = inlet();
+        let end = finish("tool_calls") + &done();
+        let pushed = feed(&mut inlet, &(one(before[0]) + &one(before[1]) + &end));
+        assert_eq!(pushed.calls.unwrap().len(), 1, "{before:?}");
+        let got = text(&inlet.stamp(&[stamp("n", None)]).out);
+        assert_eq!(got, one(after[0]) + &one(after[1]) + &end);
+    }
+}
+
+#[test]
+fn calls_that_cannot_be_stamped_are_faults() {
+    let bad = |pieces: &[String]| {
+        let mut inlet = inlet();
+        let pushed = feed(&mut inlet, &pieces.concat());
+        match pushed.fault {
+            Some(StreamFault::Malformed(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    let two = [
+        call(0, "a", "f", "{}"),
+        chunk_of(1, json!({"tool_calls":[{"index":0,"id":"b","function":{"name":"f"}}]}), None),
+    ];
+    assert!(bad(&two).contains("more than one choice"));
+    let late = [call(0, "a", "f", "{}"), finish("tool_calls"), call(1, "b", "g", "{}")];
+    assert!(bad(&late).contains("after the calls were complete"));
+    let old = [chunk(json!({"function_call":{"name":"f","arguments":"{}"}}))];
+    assert!(bad(&old).contains("function_call"));
+    // A fault in the same piece of the body as the calls takes them back.
+    let mut inlet = inlet();
+    let pushed = feed(&mut inlet, &[call(0, "a", "f", "{}"), finish("tool_calls"), error_event()].concat());
+    assert!(pushed.fault.is_some() && pushed.calls.is_none() && !pushed.commit);
+    assert_eq!(inlet.stamp(&[stamp("n", None)]), Pushed::default());
+}
+
+#[test]
+fn stamps_that_change_nothing_change_no_byte_however_the_body_is_cut() {
+    let pieces = [
+        ": hello\n\n".to_owned(),
+        role(),
+        content("Let me see."),
+        call(0, "a", "f", "{\"x\": \"\u{e9}"),
+        call(1, "b", "g", ""),
+        arguments(0, "\"}"),
+        arguments(1, "{}"),
+        finish("tool_calls"),
+        done(),
+    ];
+    let whole = pieces.concat();
+    let right: String = pieces[1..].concat();
+    for size in [1, 7, 64, whole.len()] {
+        let mut inlet = inlet();
+        let mut sent = Vec::new();
+        for part in whole.as_bytes().chunks(size) {
+            let pushed = inlet.bytes(Bytes::copy_from_slice(part), Ts::ZERO);
+            sent.extend(pushed.out);
+            if pushed.calls.is_some() {
+                sent.extend(inlet.stamp(&[Stamp::default(), Stamp::default()]).out);
+            }
+        }
+        assert_eq!(text(&sent), right, "in pieces of {size}");
+    }
 }

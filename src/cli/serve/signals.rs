@@ -1,18 +1,28 @@
-//! The signals that ask `serve` to stop.
+//! The signals that ask `serve` to stop, or to read its policy again.
 
-use std::io::Result;
+use std::io::{IsTerminal, Result};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// Those that ask it to stop. A closed terminal (SIGHUP) and Ctrl-\ (SIGQUIT) too: by themselves they would end the process at
-/// once, and cut every stream without a word.
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Stop; the exit code of a process that the signal itself ended.
+    Stop(Exit),
+    /// Read the policy again.
+    Reload,
+}
+
+/// SIGHUP asks to read the policy again, unless it says that the terminal which `serve` was started from is gone. That and Ctrl-\
+/// (SIGQUIT) ask to stop: by themselves they would end the process at once, and cut every stream without a word.
 pub(super) struct Signals {
     term: Signal,
     int: Signal,
     hup: Option<Signal>,
     quit: Option<Signal>,
+    had_terminal: bool,
 }
 
 impl Signals {
@@ -28,16 +38,30 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
             hup: unless_ignored(SignalKind::hangup())?,
             quit: unless_ignored(SignalKind::quit())?,
+            had_terminal: std::io::stdin().is_terminal(),
         })
     }
 
-    /// The next one, as the exit code of a process that it ended.
-    pub(super) async fn next(&mut self) -> Exit {
+    /// The next one.
+    pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.term.recv() => Exit::Terminated,
-            _ = self.int.recv() => Exit::Interrupted,
-            () = recv(&mut self.hup) => Exit::Terminated,
-            () = recv(&mut self.quit) => Exit::Terminated,
+            _ = self.term.recv() => Asked::Stop(Exit::Terminated),
+            _ = self.int.recv() => Asked::Stop(Exit::Interrupted),
+            () = recv(&mut self.hup) => {
+                // A terminal that has hung up is none any more.
+                let gone = self.had_terminal && !std::io::stdin().is_terminal();
+                if gone { Asked::Stop(Exit::Terminated) } else { Asked::Reload }
+            }
+            () = recv(&mut self.quit) => Asked::Stop(Exit::Terminated),
+        }
+    }
+
+    /// The next one that asks to stop.
+    pub(super) async fn stop(&mut self) -> Exit {
+        loop {
+            if let Asked::Stop(exit) = self.next().await {
+                return exit;
+            }
         }
     }
 }

@@ -35,7 +35,8 @@ Examples:
   llmfo simulate --list
 
 A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
-Exits 0 if every checked promise held, 1 if one did not, 4 if the history has no outage left, 5 if the sample is too small.
+Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1
+if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
 ";
 
 /// How the result is written.
@@ -43,6 +44,7 @@ Exits 0 if every checked promise held, 1 if one did not, 4 if the history has no
 pub enum Format {
     /// Tables and sentences; the verdict is the last line.
     #[default]
+    #[value(name = "human", alias = "text")]
     Text,
     /// One JSON value and nothing else.
     Json,
@@ -134,7 +136,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if let Some(inputs) = &args.inputs {
         return replay::run(global, inputs, args.policy.as_deref(), args.format);
     }
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Stop::default());
     watch_signals(&stop)?;
     if let Some(seeds) = args.swarm {
         return swarm(global, &args, seeds, &stop);
@@ -149,11 +151,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         let began = Instant::now();
         let ran = run_setup(&setup, &mut |p: SimProgress| {
             progress.state(&format!("seed {} ({} of {}): {:.0} %", setup.seed, n + 1, args.seeds, p.share * 100.0));
-            !stop.load(Ordering::Relaxed)
+            !stop.asked()
         });
         if ran.stopped {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         }
         elapsed_s += began.elapsed().as_secs_f64();
         requests += ran.figures.requests;
@@ -164,11 +166,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         let setup = setup_of(&args, &plan, args.seed);
         let told = lessons::all(&setup, &mut |p| {
             progress.state(&format!("lessons: {:.0} %", p.share * 100.0));
-            !stop.load(Ordering::Relaxed)
+            !stop.asked()
         });
         let Some(told) = told else {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         };
         variants = told;
     }
@@ -184,6 +186,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     }
     report.lessons = variants;
     report.cost = report.runs.first().and_then(|run| cost::bill(&prices, &plan.policy, run));
+    report.lay_beside(&plan.policy);
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),
@@ -194,7 +197,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 }
 
 /// Seeds that draw everything.
-fn swarm(global: &Global, args: &Args, seeds: u64, stop: &AtomicBool) -> Result<Exit> {
+fn swarm(global: &Global, args: &Args, seeds: u64, stop: &Stop) -> Result<Exit> {
     let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
     let (began, mut done) = (Instant::now(), Swarm::default());
     for n in 0..seeds {
@@ -205,10 +208,10 @@ fn swarm(global: &Global, args: &Args, seeds: u64, stop: &AtomicBool) -> Result<
             progress.finish();
             return Err(Expected::new(Exit::Bug, format!("seed {seed} drew a policy that is refused:\n{policy}"), ""));
         };
-        let ran = run_setup(&setup, &mut |_| !stop.load(Ordering::Relaxed));
+        let ran = run_setup(&setup, &mut |_| !stop.asked());
         if ran.stopped {
             progress.finish();
-            return Ok(Exit::Interrupted);
+            return Ok(stop.exit());
         }
         done.add(seed, &policy, &ran);
     }
@@ -244,8 +247,25 @@ fn list(global: &Global, format: Format) -> Exit {
     Exit::Good
 }
 
+/// Whether somebody wants this to end, and how they said so.
+#[derive(Debug, Default)]
+struct Stop {
+    asked: AtomicBool,
+    terminated: AtomicBool,
+}
+
+impl Stop {
+    fn asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    fn exit(&self) -> Exit {
+        if self.terminated.load(Ordering::Relaxed) { Exit::Terminated } else { Exit::Interrupted }
+    }
+}
+
 /// Ctrl-C and SIGTERM end the run at its next step.
-fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
+fn watch_signals(stop: &Arc<Stop>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -261,10 +281,10 @@ fn watch_signals(stop: &Arc<AtomicBool>) -> Result<()> {
         runtime.block_on(async {
             tokio::select! {
                 _ = int.recv() => {}
-                _ = term.recv() => {}
+                _ = term.recv() => stop.terminated.store(true, Ordering::Relaxed),
             }
         });
-        stop.store(true, Ordering::Relaxed);
+        stop.asked.store(true, Ordering::Release);
     });
     Ok(())
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::{Args, Down};
 use crate::assets;
-use crate::cli::policy_file;
+use crate::cli::policy_file::{self, Kind};
 use crate::diag::Diagnostic;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::files;
 use crate::lint::{self, World};
 use crate::policy::{self, Policy};
 use crate::sim::Setup;
@@ -32,6 +33,11 @@ pub(super) struct Plan {
     pub(super) history: Option<(History, Vec<(String, usize)>)>,
 }
 
+/// Less than this is no time at all: 2.6 s.
+const MONTHS_MIN: f64 = 1e-6;
+/// Shorter outages than 0.6 s are no outages but single failures, and there would be more of them than can be drawn.
+const MEAN_OUTAGE_MIN: f64 = 0.01;
+
 pub(super) fn check(args: &Args) -> Result<()> {
     let share = |name: &str, value: f64, least: f64| {
         if value.is_finite() && value >= least && value <= 1.0 {
@@ -41,14 +47,14 @@ pub(super) fn check(args: &Args) -> Result<()> {
     };
     share("channel-availability", args.channel_availability, 0.01)?;
     share("shared-domain", args.shared_domain, 0.0)?;
-    let within = |name: &str, value: f64, most: f64| {
-        if value.is_finite() && value > 0.0 && value <= most {
+    let within = |name: &str, value: f64, least: f64, most: f64| {
+        if value.is_finite() && value >= least && value <= most {
             return Ok(());
         }
-        Err(Expected::usage(format!("--{name} is {value}"), format!("name a number above 0, at most {most}")))
+        Err(Expected::usage(format!("--{name} is {value}"), format!("name a number from {least} to {most}")))
     };
-    within("months", args.months, 1_200.0)?;
-    within("mean-outage-min", args.mean_outage_min, 100_000.0)
+    within("months", args.months, MONTHS_MIN, 1_200.0)?;
+    within("mean-outage-min", args.mean_outage_min, MEAN_OUTAGE_MIN, 100_000.0)
 }
 
 pub(super) fn plan(args: &Args) -> Result<Plan> {
@@ -56,7 +62,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan> {
     let named = match &args.scenario {
         Some(name) => Some(scenario::named(name).ok_or_else(|| {
             let near = nearest(name, names()).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-            Expected::usage(
+            Expected::nothing(
                 format!("there is no scenario {}", printable(name, 60)),
                 format!("{near}`llmfo simulate --list` names them"),
             )
@@ -91,17 +97,15 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
     };
     let shown = printable(&path.display().to_string(), 300);
     let hint = "it is a YAML file with the keys of examples/prices.yaml";
-    let size = std::fs::metadata(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?.len();
-    if size > PRICES_MAX_BYTES {
-        return Err(Expected::usage(format!("{shown} is larger than {PRICES_MAX_BYTES} bytes"), hint));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
+    let text =
+        files::text(path, PRICES_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
     cost::read(&text).map_err(|e| Expected::usage(format!("{shown}: {e}"), hint))
 }
 
 fn load(path: &Path) -> Result<Policy> {
     let shown = printable(&path.display().to_string(), 300);
     let loaded = policy_file::read(path)?.policy(&shown);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     // What must not be served is not worth simulating: a route that nobody may answer would end in a green figure.
     let blocked = lint::check(&loaded, &World::default()).iter().any(Diagnostic::blocks_serving);
     loaded.policy.filter(|_| !blocked).ok_or_else(|| {
@@ -112,11 +116,8 @@ fn load(path: &Path) -> Result<Policy> {
 fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(String, usize)>)> {
     let shown = printable(&path.display().to_string(), 300);
     let hint = "it is a CSV file with the columns target, from, to, impact";
-    let size = std::fs::metadata(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?.len();
-    if size > TRACE_MAX_BYTES {
-        return Err(Expected::usage(format!("{shown} is larger than {TRACE_MAX_BYTES} bytes"), hint));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
+    let text =
+        files::text(path, TRACE_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
     let history =
         trace::read(&text).map_err(|e| Expected::usage(format!("{shown}, line {}: {}", e.line, e.what), hint))?;
     let mut map = BTreeMap::new();
@@ -144,6 +145,10 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
             ));
         }
         let id = usize::from(found.id.0);
+        if map.contains_key(name) {
+            let what = format!("--map says twice what {} stands for", printable(name, 60));
+            return Err(Expected::usage(what, "give each name once"));
+        }
         if map.iter().any(|(other, at)| other != name && *at == id) {
             let what = format!("--map lets two names stand for {}", printable(target, 60));
             return Err(Expected::usage(what, "give each name a target of its own"));
@@ -212,6 +217,17 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
         if !without.is_empty() {
             notes.push(format!("without a history, taken as up all the time: {}", without.join(", ")));
         }
+    }
+    if let Some(at) = plan.policy.expires_unix_s.filter(|at| jiff::Timestamp::now().as_second() >= *at) {
+        let when = jiff::Timestamp::from_second(at).map_or_else(|_| String::new(), |t| format!(" on {t}"));
+        notes.push(format!(
+            "the policy expired{when}: here it is run as if it were valid; `serve` would answer {}",
+            if crate::gateway::expiry::answers_nobody(&plan.policy) {
+                "nobody"
+            } else {
+                "the intents of on_expired alone"
+            }
+        ));
     }
     if !plan.policy.not_enforced.is_empty() {
         let keys = plan.policy.not_enforced.iter().filter_map(|key| key.split(": ").next());

@@ -1,21 +1,22 @@
 //! `llmfo simulate --inputs FILE --policy P`: plays an input journal again.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Format;
 use crate::cli::Global;
-use crate::cli::policy_file;
+use crate::cli::policy_file::{self, Kind};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::files;
 use crate::policy::{Policy, sha256_hex};
 use crate::router::replay::{Entry, Header, JOURNAL_FORMAT, line, replay};
 use crate::router::{Engine, Output};
 use crate::units::{Ts, printable};
 
 /// A longer line is none of ours.
-const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
+const MAX_LINE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What one core did.
 #[derive(Debug, Default)]
@@ -39,11 +40,12 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
     };
     let name = printable(&policy.display().to_string(), 300);
     let loaded = policy_file::read(policy)?.policy(&name);
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     let policy = loaded.policy.ok_or_else(|| {
         Expected::usage(format!("{name} is no usable policy"), format!("see what is wrong: llmfo validate {name}"))
     })?;
     let policy = Arc::new(policy);
-    let file = std::fs::File::open(inputs).map_err(|e| {
+    let (file, _) = files::open(inputs).map_err(|e| {
         Expected::usage(
             format!("cannot read {}: {e}", printable(&inputs.display().to_string(), 300)),
             "name the file that `llmfo serve --record-inputs` has written",
@@ -52,11 +54,9 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
     let mut core: Option<Engine> = None;
     let (mut played, mut text) = (Played::default(), String::new());
     let (mut at_least, mut any) = (Ts::ZERO, false);
-    for (n, entry) in BufReader::new(file).lines().enumerate() {
-        let entry = entry.map_err(|e| broken(n, &e.to_string()))?;
-        if entry.len() > MAX_LINE_BYTES {
-            return Err(broken(n, "it is too long"));
-        }
+    let mut from = BufReader::new(file);
+    for n in 0.. {
+        let Some(entry) = files::line(&mut from, MAX_LINE_BYTES).map_err(|e| broken(n, &e))? else { break };
         if let Ok(header) = serde_json::from_str::<Header>(&entry) {
             finish(global, format, &mut played, &mut text);
             core = Some(begin(&policy, &header)?);

@@ -15,7 +15,7 @@ pub(super) fn text(global: &Global, args: &Args, report: &Report) -> String {
     let seeds = if args.seeds == 1 {
         format!("seed {}", args.seed)
     } else {
-        format!("seeds {} to {}, medians", args.seed, args.seed + args.seeds - 1)
+        format!("seeds {} to {}, medians", args.seed, args.seed.wrapping_add(args.seeds - 1))
     };
     let requests: u64 = report.runs.iter().map(|r| r.requests).sum();
     let real: f64 = report.runs.iter().map(|r| r.real_requests).sum();
@@ -89,9 +89,9 @@ pub(super) fn verdict(args: &Args, report: &Report) -> String {
         out += &format!("again: {}\n", again(args, run.seed));
     }
     out += match exit_of(report) {
-        Exit::Verdict => "FAIL: a promise was not held\n",
+        Exit::Verdict => "FAIL: an invariant of the core was not held\n",
         Exit::Inconclusive => "INCONCLUSIVE: the sample is too small\n",
-        _ if report.checks => "the policy's objectives are not judged here\nPASS: every checked promise held\n",
+        _ if report.checks => "PASS: every checked invariant of the core held; objectives are not judged\n",
         _ => "DONE: nothing was checked\n",
     };
     out

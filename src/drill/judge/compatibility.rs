@@ -110,10 +110,15 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
             out.handoffs_forced += 1;
         }
     }
-    if out.forced_rate().is_some_and(|rate| rate > case.ev.declared.capacity_handoff_rate) {
+    if let (Some(rate), Some(most)) = (out.forced_rate(), case.ev.declared.capacity_handoff_rate)
+        && rate > most
+    {
         let text = format!(
-            "{} of {} turns, declared {}",
-            out.handoffs_forced, out.turns, case.ev.declared.capacity_handoff_rate
+            "{} of {} turns ({:.1} %), declared {:.1} %",
+            out.handoffs_forced,
+            out.turns,
+            rate * 100.0,
+            most * 100.0
         );
         case.findings.add("handoff_rate", text);
     }
@@ -129,20 +134,24 @@ fn lost_context(case: &mut Case<'_>, rows: &[(usize, &RequestRow)], out: &mut Co
         let Some(p) = case.author(i) else { continue };
         let turns = r.turn.saturating_sub(p.turn);
         let results = case.trace.tool_results_known[i].saturating_sub(p.tool_results);
-        let lost = u64::from(turns) + u64::from(results);
+        // Without its own earlier words a model does not know what it has promised.
+        let answers = p.assistant_messages.map_or(0, |received| r.assistant_messages.saturating_sub(received));
+        let lost = u64::from(turns) + u64::from(results) + u64::from(answers);
         let entry = out.context_loss_by_intent.entry(r.intent.clone()).or_default();
         entry.0 = entry.0.max(lost);
         entry.1 += 1;
         out.context_loss_turns = out.context_loss_turns.max(lost);
-        if lost > case.ev.declared.context_loss_turns {
+        if case.ev.declared.context_loss_turns.is_some_and(|most| lost > most) {
             let text = format!(
-                "{}: {} received {} of {} turns and {} of {} tool results",
+                "{}: {} received {} of {} turns, {} of {} tool results and {} of {} earlier answers",
                 case.name_of(i),
                 p.provider,
                 p.turn,
                 r.turn,
                 p.tool_results,
-                case.trace.tool_results_known[i]
+                case.trace.tool_results_known[i],
+                r.assistant_messages - answers,
+                r.assistant_messages
             );
             case.findings.add("context_lost", text);
         }

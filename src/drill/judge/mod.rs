@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Evidence, GatewayTimings};
-use super::verdict::{Finding, Findings, Kept, Promise, Verdict};
+use super::evidence::{Evidence, GatewayTimings, Spoilt};
+use super::verdict::{Finding, Findings, Kept, Promise, Verdict, Weight};
 use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
 
 pub use answers::Truth;
@@ -157,7 +157,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
     let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
     let useful_text_ms = conduct::useful_text(&case, "outage");
     validity::samples(&mut case, &cut_streams, &recovery);
-    validity::purpose(&mut case, &cut_streams);
+    validity::purpose(&mut case, &cut_streams, &recovery);
     promises::limits(&mut case, &useful_text_ms, queue_max);
     let promises = promises::all(
         &case,
@@ -186,28 +186,43 @@ pub fn judge(ev: &Evidence) -> Judgement {
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
     };
-    match &ev.lab_lost {
-        Some(why) => unjudged(ev, why, judgement),
-        None => judgement,
+    match (&ev.lab_lost, &ev.spoilt) {
+        (Some(why), _) => without_lab(ev, why, judgement),
+        (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, None) => judgement,
     }
+}
+
+fn harm(findings: &[Finding]) -> Vec<Finding> {
+    findings.iter().filter(|f| f.weight == Weight::Harm).cloned().collect()
 }
 
 /// Without the lab nobody knows what providers wrote: whatever the rows seem to say, it is not the gateway's doing. But harm
 /// that its records had proven before it was lost stays harm.
-fn unjudged(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
-    let mut findings = Findings::default();
-    findings.add_all(conduct::harm_proven(ev));
+fn without_lab(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
     let until = ev.lab_seen_ms.map_or_else(
         || "it was not asked before, so harm that its records would prove is not judged".to_owned(),
         |at| {
             format!("harm is judged up to {:.2} s, when it was last asked; what came later needs its records", at / 1e3)
         },
     );
-    findings.add("lab_lost", format!("{why}; {until}"));
+    let spoilt = Spoilt { code: "lab_lost".into(), text: format!("{why}; {until}") };
+    unjudged(&spoilt, conduct::harm_proven(ev), judgement)
+}
+
+/// The run was not what it should have been, so that nothing can be held against the gateway but proven harm: no fault that is
+/// lifted too early turns half an answer into one that says it is whole.
+fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgement {
+    let mut findings = Findings::default();
+    findings.add_all(harm);
+    findings.add(&spoilt.code, spoilt.text.clone());
     let mut promises = judgement.promises;
     for promise in &mut promises {
         promise.verdict = Kept::NotJudged;
-        promise.rows.iter_mut().for_each(|r| r.verdict = Kept::NotJudged);
+        for row in &mut promise.rows {
+            row.verdict = Kept::NotJudged;
+            row.why = format!("the run says nothing ({})", spoilt.code);
+        }
     }
     let verdict = findings.verdict(false);
     Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
@@ -218,6 +233,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
     !matches!(rto, Rto::NotHit)
 }
 
+#[cfg(test)]
+mod blink_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -30,9 +30,16 @@ fn row(name: &str, what: &str, declared: String, measured: String, n: usize, ver
     Row { name: name.into(), what: what.into(), declared, measured, n, verdict, why: String::new() }
 }
 
-fn promise(name: &str, unit: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
+fn promise(name: &str, figure: &str, declared: Value, measured: Value, n: usize, rows: Vec<Row>) -> Promise {
     let verdict = rows.iter().fold(Kept::NotJudged, |v, r| v.and(r.verdict));
-    Promise { name: name.into(), declared, measured, unit: unit.into(), n, verdict, rows }
+    let unit = match figure {
+        "rto_ms" => "ms",
+        "violation_rate" => "share",
+        "queue_max" => "requests",
+        _ => "bytes",
+    };
+    let (name, figure, unit) = (name.into(), figure.into(), unit.into());
+    Promise { name, figure, declared, measured, unit, n, verdict, rows }
 }
 
 /// Findings for limits that are laid on the run as a whole.
@@ -86,21 +93,22 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
     let rto_verdict = if was_hit && total.is_none() { Kept::Fail } else { kept(total, declared) };
     let rto_text =
         if was_hit { total.map_or_else(|| "not recovered".into(), |v| format!("{v:.0} ms")) } else { "none".into() };
-    let failbacks: Vec<f64> = r.rounds.iter().filter_map(|w| w.failback_ms).collect();
-    let sought = r.rounds.iter().filter(|w| w.failback_sought).count();
+    // Of a time that can be computed although no turn of the outage met the fault, nothing was kept.
+    let met = r.affected() > 0;
+    let rto_verdict = if rto_verdict == Kept::Pass && !met { Kept::NotJudged } else { rto_verdict };
+    let rto_why = if was_hit && !met { "no turn that started in the outage met the broken provider" } else { "" };
+    // A primary that was never away cannot come back.
+    let away = || r.rounds.iter().filter(|w| hit(&w.rto));
+    let failbacks: Vec<f64> = away().filter_map(|w| w.failback_ms).collect();
+    let sought = away().filter(|w| w.failback_sought).count();
     let failback = failbacks.iter().copied().fold(None, |m: Option<f64>, v| Some(m.map_or(v, |m| m.max(v))));
     let failback_verdict = if sought > failbacks.len() { Kept::Fail } else { kept(failback, declared) };
     let failback_text =
         if sought > failbacks.len() { format!("{} of {sought} rounds", failbacks.len()) } else { ms(failback) };
+    let what = "useful answers back after the cut (slowest round)";
+    let rto_row = row("rto_ms", what, at_most(declared), rto_text, r.turns(), rto_verdict);
     let mut rows = vec![
-        row(
-            "rto_ms",
-            "useful answers back after the cut (slowest round)",
-            at_most(declared),
-            rto_text,
-            r.turns(),
-            rto_verdict,
-        ),
+        Row { why: rto_why.into(), ..rto_row },
         row(
             "failback_ms",
             "primary useful again after the restore (slowest round)",
@@ -133,7 +141,12 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
         let why = b.unknown.clone().unwrap_or_default();
         rows.push(Row { why, ..row("within_bound", &what, least, measured, n, verdict) });
     }
-    promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows)
+    let mut all = promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows);
+    // The other rows do not speak for the one that the promise is about.
+    if all.verdict == Kept::Pass && all.rows[0].verdict != Kept::Pass {
+        all.verdict = Kept::NotJudged;
+    }
+    all
 }
 
 fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Promise {
@@ -148,11 +161,14 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Pr
     }
     let looked_at: usize = c.context_loss_by_intent.values().map(|(_, n)| n).sum();
     let lost = case.ev.declared.context_loss_turns;
-    let context = if looked_at == 0 { Kept::NotJudged } else { Kept::when(c.context_loss_turns <= lost) };
+    let context = match lost {
+        Some(most) if looked_at > 0 => Kept::when(c.context_loss_turns <= most),
+        _ => Kept::NotJudged,
+    };
     rows.push(row(
         "context_loss_turns",
         "turns or tool results that did not reach the next provider (RPO)",
-        format!("≤ {lost}"),
+        lost.map_or_else(|| "not declared".into(), |most| format!("≤ {most}")),
         c.context_loss_turns.to_string(),
         looked_at,
         context,
@@ -188,12 +204,12 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
         ),
         of_attempts(case, attempts),
         row(
-            "handoff_rate",
+            "forced_handoff_rate",
             "turns handed off without being asked for",
-            format!("≤ {:.1} %", d.capacity_handoff_rate * 100.0),
+            d.capacity_handoff_rate.map_or_else(|| "not declared".into(), |most| format!("≤ {:.1} %", most * 100.0)),
             forced.map_or_else(|| "none".into(), |f| format!("{:.1} %", f * 100.0)),
             c.turns,
-            forced.map_or(Kept::NotJudged, |f| Kept::when(f <= d.capacity_handoff_rate)),
+            kept(forced, d.capacity_handoff_rate),
         ),
     ];
     promise("capacity", "queue_max", json!(d.queue_max), json!(queue_max), n, rows)
@@ -250,7 +266,11 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
         ),
     ];
     if i.dependencies_cut > 0 {
-        let measured = format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms));
+        let measured = match case.ev.foreign {
+            // What the lab's stores went through is nothing that this gateway did.
+            true => "not known".into(),
+            false => format!("{} refreshes failed, oldest copy {}", i.refreshes_failed, ms(i.oldest_copy_ms)),
+        };
         // Where the model itself was not replaced, failures say nothing about the dependencies.
         let why = if case.ev.foreign {
             "these are the lab's stores; a gateway that the drill did not start has its own, or none"

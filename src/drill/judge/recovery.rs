@@ -44,6 +44,9 @@ pub struct RoundRecovery {
     pub name: String,
     /// Turns that started after the injection was acknowledged and before the restore.
     pub turns: usize,
+    /// Of these, not answered by the primary: without one of them nobody needed a recovery.
+    #[serde(default)]
+    pub affected: usize,
     /// Recovery time.
     pub rto: Rto,
     /// Its parts, as the gateway saw the answer that ended it.
@@ -83,6 +86,12 @@ impl Recovery {
     #[must_use]
     pub fn turns(&self) -> usize {
         self.rounds.iter().map(|r| r.turns).sum()
+    }
+
+    /// Of these, not answered by the primary.
+    #[must_use]
+    pub fn affected(&self) -> usize {
+        self.rounds.iter().map(|r| r.affected).sum()
     }
 }
 
@@ -171,10 +180,12 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
         _ => None,
     };
     let after = |t: &&TurnFacts| t.started_ms >= window.restored_ms && t.started_ms < window.until_ms;
+    let inside = || facts.iter().filter(|t| window.holds(t.started_ms));
     let failback = facts.iter().filter(after).find(|t| t.useful && t.primary_answered).and_then(|t| t.useful_text_ms);
     RoundRecovery {
         name: window.name.clone(),
-        turns: facts.iter().filter(|t| window.holds(t.started_ms)).count(),
+        turns: inside().count(),
+        affected: inside().filter(|t| !t.primary_answered).count(),
         rto: found,
         parts,
         failback_ms: failback.map(|at| at - window.restored_ms),

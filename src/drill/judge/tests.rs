@@ -42,6 +42,8 @@ pub(super) fn good() -> Evidence {
             recovery_ms: Some(4000.0),
             useful_text_p95_ms: Some(3000.0),
             queue_max: Some(16),
+            capacity_handoff_rate: Some(0.0),
+            context_loss_turns: Some(0),
             max_attempts: 3,
             breaker_failures: 3,
             ..Declared::default()
@@ -320,6 +322,20 @@ fn lost_context_is_turns_or_tool_results_that_the_next_provider_did_not_receive(
     assert_eq!((j.verdict, codes(&j)), (Verdict::Fail, vec!["context_lost"]));
     assert_eq!(j.compatibility.context_loss_turns, 2);
     assert_eq!(row(&j, "context_loss_turns").verdict, Kept::Fail);
+}
+
+#[test]
+fn an_earlier_answer_that_the_next_provider_did_not_receive_is_lost_context() {
+    let mut ev = good();
+    ev.requests[30].assistant_messages = 3;
+    ev.providers[30].assistant_messages = None;
+    assert_eq!(judge(&ev).verdict, Verdict::Pass, "a lab that does not count them says nothing");
+    ev.providers[30].assistant_messages = Some(2);
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Fail, vec!["context_lost"]));
+    assert_eq!(j.compatibility.context_loss_turns, 1);
+    let said = format!("{:?}", j.findings[0]);
+    assert!(said.contains("2 of 3 earlier answers"), "{said}");
 }
 
 #[test]

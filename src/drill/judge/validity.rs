@@ -178,7 +178,7 @@ fn bypass(case: &mut Case<'_>, w: &Window) {
 
 /// A drill that cuts a provider off is about recovery, one that cuts answers inside about the streams that were cut. Where
 /// that was not judged, whatever else was kept is no pass.
-pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams) {
+pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams, recovery: &Recovery) {
     let ev = case.ev;
     if ev.windows.is_empty() || ev.aborted.is_some() {
         return;
@@ -190,8 +190,34 @@ pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams) {
         );
         case.findings.add("promise_not_judged", text);
     }
+    outages_that_met_nobody(case, recovery);
     if !ev.windows.iter().any(Window::dead) && cut.n == 0 && !case.findings.has("sample_too_small") {
         case.findings.add("promise_not_judged", "no stream was cut, and the drill is about that".into());
+    }
+}
+
+/// Each outage must have met a turn that started in it, or one of those that broke the same again: what was answered after it,
+/// or in another one, says nothing about it.
+fn outages_that_met_nobody(case: &mut Case<'_>, recovery: &Recovery) {
+    let kind = |w: &Window| w.faults.iter().map(|f| (f.path.clone(), f.see.clone())).collect::<Vec<_>>();
+    let rounds = || case.ev.windows.iter().zip(&recovery.rounds).filter(|(w, _)| w.dead());
+    let mut looked_at = Vec::new();
+    let mut missed = Vec::new();
+    for (window, round) in rounds() {
+        let this = kind(window);
+        if looked_at.contains(&this) {
+            continue;
+        }
+        if !rounds().any(|(w, r)| r.affected > 0 && kind(w) == this) {
+            missed.push(format!(
+                "{}: no turn that started in this outage met the broken provider ({} started)",
+                round.name, round.turns
+            ));
+        }
+        looked_at.push(this);
+    }
+    for text in missed {
+        case.findings.add("promise_not_judged", text);
     }
 }
 

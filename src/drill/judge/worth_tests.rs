@@ -205,6 +205,21 @@ fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_wha
     assert_eq!(whole_line(&judge(&good())), None);
 }
 
+#[test]
+fn harm_stays_harm_in_a_run_whose_faults_were_lifted() {
+    use crate::drill::evidence::Spoilt;
+    let mut ev = good();
+    ev.spoilt = Some(Spoilt { code: "fault_lifted".into(), text: "seen at 7.31 s".into() });
+    (ev.requests[30].end, ev.requests[30].done_marker) = (End::Cut, false);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["fault_lifted"], Verdict::Invalid));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
+    (ev.requests[30].end, ev.requests[30].done_marker) = (End::Complete, true);
+    ev.requests[30].text.truncate(20);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["truncated_as_success", "fault_lifted"], Verdict::Fail));
+}
+
 /// Observed harm is FAIL even where the run is otherwise INVALID; but only what the lab's records prove, or the client alone.
 #[test]
 fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
@@ -230,4 +245,68 @@ fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
     let j = judge(&ev);
     assert_eq!((codes(&j), j.verdict), (vec!["forged_end", "lab_lost"], Verdict::Fail));
     assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
+}
+
+/// docs/policy.md: an objective that is absent is not judged. It is not held to zero.
+#[test]
+fn what_nobody_promised_about_handoffs_and_context_is_not_judged() {
+    let mut ev = good();
+    ev.requests[30].turn = 4;
+    ev.providers[30].turn = 2;
+    ev.requests[31].gateway_outcome = Some("handoff".into());
+    let found = |ev: &Evidence| {
+        let j = judge(ev);
+        let has = |code: &str| j.findings.iter().any(|f| f.code == code);
+        (
+            has("context_lost"),
+            has("handoff_rate"),
+            row(&j, "context_loss_turns").clone(),
+            row(&j, "forced_handoff_rate").clone(),
+        )
+    };
+    let (context, handoff, lost, forced) = found(&ev);
+    assert!(context && handoff && lost.verdict == Kept::Fail && forced.verdict == Kept::Fail);
+    (ev.declared.capacity_handoff_rate, ev.declared.context_loss_turns) = (None, None);
+    let (context, handoff, lost, forced) = found(&ev);
+    assert!(!context && !handoff);
+    // One of 80 turns: it is measured all the same.
+    assert_eq!((lost.verdict, lost.declared.as_str(), lost.measured.as_str()), (Kept::NotJudged, "not declared", "2"));
+    assert_eq!(
+        (forced.verdict, forced.declared.as_str(), forced.measured.as_str()),
+        (Kept::NotJudged, "not declared", "1.2 %")
+    );
+}
+
+/// Each row that was not judged is named once, under its reason, and in no table beside it.
+#[test]
+fn a_row_that_was_not_judged_is_named_once() {
+    use crate::drill::report::{judged_alone, not_judged, not_judged_by_reason, promise_lines};
+    let mut ev = good();
+    ev.windows.clear();
+    let j = judge(&ev);
+    let (_, skipped) = not_judged(&ev, &j);
+    let grouped = not_judged_by_reason(&ev, &j);
+    assert!(grouped.len() < skipped.len() && skipped.len() > 8, "{grouped:#?}");
+    let whole = format!("{}\n{}", promise_lines(&judged_alone(&j)).join("\n"), grouped.join("\n"));
+    for row in j.promises.iter().flat_map(|p| &p.rows) {
+        assert_eq!(whole.matches(&row.what).count(), 1, "{}: {whole}", row.what);
+    }
+}
+
+/// The gateway of this run did well what it was asked while the faults were there; the rest it did on paths that were well.
+#[test]
+fn a_drill_whose_lease_ran_out_accuses_nobody() {
+    use crate::drill::evidence::{Aborted, Spoilt};
+    let mut ev = good();
+    // The broken provider was reached at 9 s, the lease having lifted the fault: as if around the path.
+    ev.providers.push(ProviderRow { arrived_ms: 9000.0, ..seen("local-a", &ev.requests[36]) });
+    assert!(codes(&judge(&ev)).contains(&"fault_bypassed"));
+    ev.spoilt = Some(Spoilt { code: "lease_lost".into(), text: "the lease ran out".into() });
+    ev.aborted = Some(Aborted { by: "lease_lost".into(), text: "the lease ran out".into() });
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["lease_lost"], Verdict::Invalid));
+    assert!(j.promises.iter().all(|p| p.verdict == Kept::NotJudged));
+    // What reached a customer as a whole answer and is none stays harm.
+    ev.requests[30].text.truncate(20);
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
 }

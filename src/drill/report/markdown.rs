@@ -1,6 +1,6 @@
 //! `report.md`: the same facts for people.
 
-use super::{RunFacts, Table, cut_table, phase_table, promise_table, rto_line, times_head, whole_line};
+use super::{RunFacts, Table, closing, cut_table, phase_table, promise_table, rto_line, times_head, whole_line, why};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::propose::nothing;
@@ -32,7 +32,7 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
     let mut out = format!(
         "# Drill {}: {}\n\n{}\n\nStarted {}, took {:.1} s, seed {}. Clean-up: {}. Again: `{}`\n",
         text(&ev.drill),
-        j.verdict.word(),
+        closing(ev, j),
         text(&run.description),
         text(&run.started_at),
         run.duration_ms / 1e3,
@@ -42,6 +42,9 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
     );
     if let Some(a) = &ev.aborted {
         out.push_str(&format!("\nEnded before its time ({}): {}\n", text(&a.by), text(&a.text)));
+    }
+    for line in why(ev, j) {
+        out.push_str(&format!("\n{}\n", text(&line)));
     }
     out.push_str("\n## Findings\n\n");
     if j.findings.is_empty() {

@@ -3,6 +3,7 @@
 
 pub mod markdown;
 pub mod summary;
+mod why;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use super::verdict::{Cleanup, Kept, Row, Verdict};
 
 pub use markdown::markdown;
 pub use summary::summary;
+pub use why::{forbidden, why};
 
 /// A moment worth showing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +71,10 @@ pub struct Table {
 pub fn promise_table(j: &Judgement) -> Table {
     let mut rows = Vec::new();
     for promise in &j.promises {
+        if promise.rows.is_empty() {
+            let nothing = [promise.name.as_str(), "", "", "", "", Kept::NotJudged.word()];
+            rows.push(nothing.map(str::to_owned).to_vec());
+        }
         for (n, r) in promise.rows.iter().enumerate() {
             let name = if n == 0 { promise.name.clone() } else { String::new() };
             rows.push(vec![
@@ -89,7 +95,8 @@ pub fn promise_table(j: &Judgement) -> Table {
 pub fn promise_lines(j: &Judgement) -> Vec<String> {
     let mut out = Vec::new();
     for promise in &j.promises {
-        out.push(promise.name.clone());
+        let none = if promise.rows.is_empty() { ": not judged" } else { "" };
+        out.push(format!("{}{none}", promise.name));
         for r in &promise.rows {
             // One figure that stands for both is said once.
             let limit = if r.declared == r.measured { String::new() } else { format!(" ({})", r.declared) };
@@ -140,6 +147,11 @@ pub fn whole_line(j: &Judgement) -> Option<String> {
 /// How many rows were judged, and each that was not with the reason in short.
 #[must_use]
 pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
+    let (judged, skipped) = skipped(ev, j);
+    (judged, skipped.into_iter().map(|(what, why)| format!("{what}: {why}")).collect())
+}
+
+fn skipped(ev: &Evidence, j: &Judgement) -> (usize, Vec<(String, String)>) {
     let rows = || j.promises.iter().flat_map(|p| &p.rows);
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
@@ -153,8 +165,31 @@ pub fn not_judged(ev: &Evidence, j: &Judgement) -> (usize, Vec<String>) {
         _ if r.n == 0 => "no such case came up".to_owned(),
         _ => format!("measured: {}", r.measured),
     };
-    let skipped = rows().filter(|r| r.verdict == Kept::NotJudged).map(|r| format!("{}: {}", r.what, why(r))).collect();
+    let skipped = rows().filter(|r| r.verdict == Kept::NotJudged).map(|r| (r.what.clone(), why(r))).collect();
     (judged, skipped)
+}
+
+/// What was not judged, once per reason: `reason: row; row`.
+#[must_use]
+pub fn not_judged_by_reason(ev: &Evidence, j: &Judgement) -> Vec<String> {
+    let mut by: Vec<(String, Vec<String>)> = Vec::new();
+    for (what, why) in skipped(ev, j).1 {
+        match by.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, rows)) => rows.push(what),
+            None => by.push((why, vec![what])),
+        }
+    }
+    by.into_iter().map(|(why, rows)| format!("{why}: {}", rows.join("; "))).collect()
+}
+
+/// The promises without their rows that were not judged, for where those are named once with their reason.
+#[must_use]
+pub fn judged_alone(j: &Judgement) -> Judgement {
+    let mut judged = j.clone();
+    for promise in &mut judged.promises {
+        promise.rows.retain(|r| r.verdict != Kept::NotJudged);
+    }
+    judged
 }
 
 /// What stands above the times of the policy that was used.

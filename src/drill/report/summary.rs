@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::RunFacts;
+use super::{RunFacts, why};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::verdict::Promise;
@@ -16,7 +16,8 @@ fn rounded(v: Option<f64>) -> Value {
 
 fn promise(p: &Promise) -> Value {
     json!({
-        "declared": p.declared, "measured": p.measured, "unit": p.unit, "n": p.n, "verdict": p.verdict, "rows": p.rows,
+        "figure": p.figure, "declared": p.declared, "measured": p.measured, "unit": p.unit, "n": p.n, "verdict": p.verdict,
+        "rows": p.rows,
     })
 }
 
@@ -49,6 +50,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "duplicate_effects": j.duplicate_effects,
         "schema_compliance": j.compatibility.schema_compliance(),
         "handoff_rate": j.compatibility.handoff_rate(),
+        "forced_handoff_rate": j.compatibility.forced_rate(),
         "handoffs": {"forced": j.compatibility.handoffs_forced, "by_tool": j.compatibility.handoffs_by_tool,
                      "turns": j.compatibility.turns},
         "context_loss_turns": j.compatibility.context_loss_turns,
@@ -59,6 +61,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
     });
     // In two pieces: one literal of this size exceeds the macro's own recursion limit.
     let more = json!({
+        "why": why(ev, j),
         "failback_ms": j.recovery.rounds.iter().map(|r| rounded(r.failback_ms)).collect::<Vec<_>>(),
         "rounds": j.recovery.rounds,
         "within_bound": j.recovery.bound,

@@ -69,6 +69,7 @@ impl Embedded {
         let policy = settings.policy.map_or_else(|| topology.policy.clone(), |p| p.display().to_string());
         for entry in &topology.entries {
             let journal = settings.dir.join(format!("gateway-{}.jsonl", entry.region));
+            let ledger = settings.dir.join(format!("ledger-{}.redb", entry.region));
             let arguments: Vec<String> = [
                 "serve",
                 "--policy",
@@ -84,6 +85,8 @@ impl Embedded {
                 &settings.seed.to_string(),
                 "--journal",
                 &journal.display().to_string(),
+                "--ledger",
+                &ledger.display().to_string(),
             ]
             .into_iter()
             .map(String::from)

@@ -4,10 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Expected, Result};
 
-/// What a report holds: see `write_report`.
-const REPORT_FILES: [&str; 7] =
-    ["summary.json", "requests.jsonl", "providers.jsonl", "effects.jsonl", "journal.jsonl", "report.md", "wal.jsonl"];
-
 /// Folders that are not there yet and that [`open`] will make, innermost first.
 #[must_use]
 pub fn to_be_made(report: &Path) -> Vec<PathBuf> {
@@ -19,18 +15,28 @@ pub fn to_be_made(report: &Path) -> Vec<PathBuf> {
 /// Makes the folder and, in it, the one of the logs, whose path is returned.
 ///
 /// # Errors
-/// It holds an earlier report: that one is not replaced, and its verdict must not be taken for this run's, should this run
-/// never come to one; or it cannot be written (exit 2).
+/// There is something in it: an earlier report is not replaced, and neither its verdict nor the journals of a run that was
+/// killed may be taken for this run's; or it cannot be written (exit 2).
 pub fn open(report: &Path) -> Result<PathBuf> {
-    if let Some(old) = REPORT_FILES.iter().map(|f| report.join(f)).find(|p| p.symlink_metadata().is_ok()) {
-        return Err(Expected::usage(
-            format!("{} is the report of an earlier run", old.display()),
-            "give --report another folder, or remove that one; without --report every run has its own",
+    let hint = "give --report another folder, or remove that one; without --report every run has its own";
+    let taken = |what: &str| Expected::usage(format!("--report {}: {what}", report.display()), hint);
+    let unusable = |e: std::io::Error| {
+        Expected::usage(format!("{}: {e}", report.display()), "give --report a folder that can be written")
+    };
+    if report.join("summary.json").symlink_metadata().is_ok() {
+        return Err(taken("it holds the report of an earlier run"));
+    }
+    std::fs::create_dir_all(report).map_err(unusable)?;
+    if std::fs::read_dir(report).map_err(unusable)?.next().is_some() {
+        return Err(taken(
+            "it is not empty; a run that was killed leaves such a folder, and its events are not this run's",
         ));
     }
     let logs = report.join("logs");
-    std::fs::create_dir_all(&logs).map_err(|e| {
-        Expected::usage(format!("{}: {e}", logs.display()), "give --report a folder that can be written")
+    // Of two runs that found it empty one makes this.
+    std::fs::create_dir(&logs).map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => taken("another run has just begun there"),
+        _ => unusable(e),
     })?;
     Ok(logs)
 }
@@ -72,10 +78,17 @@ mod tests {
         discard(&made);
         assert!(report.join("logs/lab.log").exists());
         assert!(to_be_made(&report).is_empty());
-        open(&report).unwrap();
+        // What a killed run has left is no report, and still not this run's.
+        let refused = open(&report).unwrap_err();
+        assert_eq!(refused.exit.code(), 2);
+        assert!(refused.what.contains("not empty"), "{}", refused.what);
         std::fs::write(report.join("summary.json"), "{}").unwrap();
         let refused = open(&report).unwrap_err();
         assert_eq!(refused.exit.code(), 2);
         assert!(refused.what.contains("earlier run"));
+        // One that was made for it and is empty serves.
+        let empty = dir.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        open(&empty).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 pub mod children;
 pub mod customers;
 pub mod cuts;
+pub mod dials;
 pub mod embedded;
 pub mod faults;
 pub mod folder;
@@ -17,9 +18,10 @@ pub mod signals;
 mod stage;
 mod timeline;
 mod watch;
+mod write;
 
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use futures_util::FutureExt;
 
@@ -28,9 +30,9 @@ use super::evidence::{Aborted, Evidence, Spoilt};
 use super::judge::{Judgement, judge};
 use super::library::Found;
 use super::propose::propose;
-use super::report::{RunFacts, markdown, summary};
-use super::verdict::{Cleanup, Findings, Kept};
-use crate::error::{Expected, Result};
+use super::report::RunFacts;
+use super::verdict::Cleanup;
+use crate::error::Result;
 use crate::spec::drill::{DrillFile, See};
 use signals::Stops;
 use stage::{Run, Stage};
@@ -116,11 +118,16 @@ pub async fn execute(
     if let Some(safety) = &stage.safety {
         safety.stop_watching();
     }
-    let stop = run.stops.asked().filter(|s| s.by == watch::LIFTED || s.by == watch::SILENT);
+    // A runner that stood still takes late answers for none: what healed by itself meanwhile explains the rest.
+    let healed = match &stage.safety {
+        Some(safety) => safety.healed_by_itself().await,
+        None => None,
+    };
+    let stop = spoilt_by(run.stops.asked(), healed);
     let look = stop.is_some() || !matches!(performed, Ok(Ok(())));
-    run.evidence.lab_lost = lab_lost(&mut stage, &run, look).await;
-    if let (Some(stop), None) = (stop, &run.evidence.spoilt) {
-        run.evidence.spoilt = Some(Spoilt { code: stop.by, text: stop.text });
+    run.evidence.lab_lost = lab_lost(&mut stage, &run, look, stop.as_ref()).await;
+    if let (Some(stop), None) = (&stop, &run.evidence.spoilt) {
+        run.evidence.spoilt = Some(stop.clone());
     }
     if let (Some(_), Some(embedded)) = (&run.evidence.lab_lost, &mut stage.embedded) {
         embedded.kill_lab().await;
@@ -142,13 +149,13 @@ pub async fn execute(
     };
     // It may have gone at the very end, before everything was gathered.
     if let (Some(Err(_)), None) = (&gathered, &run.evidence.lab_lost) {
-        run.evidence.lab_lost = lab_lost(&mut stage, &run, true).await;
+        run.evidence.lab_lost = lab_lost(&mut stage, &run, true, stop.as_ref()).await;
     }
     if run.evidence.lab_lost.is_some() {
         run.gather_remembered();
     }
     drop(stage.lab_watch.take());
-    let (cleanup, cleanup_notes, log) = take_down(&mut stage, &mut run).await;
+    let (cleanup, cleanup_notes, log) = take_down(&mut stage).await;
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
@@ -161,6 +168,9 @@ pub async fn execute(
     if let Some(stop) = run.stops.asked() {
         run.evidence.aborted = Some(Aborted { by: stop.by, text: stop.text });
     }
+    if let Some(spoilt) = run.evidence.spoilt.clone().filter(|s| s.code == watch::LEASE && !by_hand(&run.stops)) {
+        run.evidence.aborted = Some(Aborted { by: spoilt.code, text: spoilt.text });
+    }
     let journals = match gathered {
         Some(Ok(journals)) => journals,
         Some(Err(e)) => {
@@ -171,10 +181,7 @@ pub async fn execute(
     };
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
-    let judgement = match (&run.evidence.lab_lost, &run.evidence.spoilt) {
-        (None, Some(spoilt)) => unjudged(spoilt, judge(&run.evidence)),
-        _ => judge(&run.evidence),
-    };
+    let judgement = judge(&run.evidence);
     let facts = RunFacts {
         description: file.description.clone(),
         source: found.source.clone(),
@@ -195,36 +202,36 @@ pub async fn execute(
         },
         again: options.command(&file.name, found),
     };
-    write_report(options, &run, &judgement, &facts, &journals, log.as_deref())?;
+    let merged = run.journal.merged(&journals);
+    write::report(&options.report, &run.evidence, &judgement, &facts, merged, log.as_deref())?;
     Ok(Done { evidence: run.evidence, judgement, facts })
 }
 
-/// Whatever was measured while the faults were not what was declared, it is not the gateway's doing.
-fn unjudged(spoilt: &Spoilt, judgement: Judgement) -> Judgement {
-    let mut findings = Findings::default();
-    findings.add(&spoilt.code, spoilt.text.clone());
-    let mut promises = judgement.promises;
-    for promise in &mut promises {
-        promise.verdict = Kept::NotJudged;
-        for row in &mut promise.rows {
-            row.verdict = Kept::NotJudged;
-            row.why = format!("the run says nothing ({})", spoilt.code);
-        }
+/// What makes a run say nothing, from why it stopped and from what healed by itself.
+fn spoilt_by(stop: Option<signals::Stop>, healed: Option<String>) -> Option<Spoilt> {
+    let spoils = |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE].contains(&s.by.as_str());
+    match (stop.filter(spoils), healed) {
+        (Some(stop), None) => Some(Spoilt { code: stop.by, text: stop.text }),
+        (Some(stop), Some(_)) if stop.by == watch::LEASE => Some(Spoilt { code: stop.by, text: stop.text }),
+        (_, healed) => healed.map(|text| Spoilt { code: watch::LEASE.into(), text }),
     }
-    Judgement { verdict: findings.verdict(false), findings: findings.sorted(), promises, ..judgement }
+}
+
+/// Somebody ended the drill.
+fn by_hand(stops: &Stops) -> bool {
+    stops.asked().is_some_and(|s| s.by == "interrupted" || s.by == "terminated")
 }
 
 /// Why the lab cannot be asked any more, if it cannot. A run that has not come as far as its declaration has no summary
 /// that could say so; its own error does. `look`: something went wrong, so ask the lab itself.
-async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool) -> Option<String> {
-    if run.evidence.drill.is_empty() {
+async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool, spoilt: Option<&Spoilt>) -> Option<String> {
+    // Who ends the drill by hand may have ended the lab with it.
+    if run.evidence.drill.is_empty() || by_hand(&run.stops) {
         return None;
     }
-    let asked = match run.stops.asked() {
-        // Who ends the drill by hand may have ended the lab with it.
-        Some(stop) if stop.by == "interrupted" || stop.by == "terminated" => return None,
-        stop => stop.filter(|s| s.by == "lab_lost").map(|s| s.text),
-    };
+    // Of a runner that was not heard for a while only what it sees now counts.
+    let stood_still = spoilt.is_some_and(|s| s.code == watch::LEASE);
+    let asked = run.stops.asked().filter(|s| s.by == "lab_lost" && !stood_still).map(|s| s.text);
     let ended = || stage.embedded.as_mut().and_then(embedded::Embedded::lab_lost);
     match (asked.or_else(ended), &stage.lab_watch) {
         (None, Some(watch)) if look => watch.look().await,
@@ -233,17 +240,12 @@ async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool) -> Option<String
 }
 
 /// Ends the load, the lease or guard, and the processes. `(clean-up, notes, log of the run)`.
-async fn take_down(stage: &mut Stage, run: &mut Run<'_>) -> (Cleanup, Vec<String>, Option<PathBuf>) {
+async fn take_down(stage: &mut Stage) -> (Cleanup, Vec<String>, Option<PathBuf>) {
     if let Some(mut customers) = stage.customers.take() {
         customers.stop(true).await;
     }
     let (mut cleanup, mut notes, mut log) = (Cleanup::Clean, Vec::new(), None);
     if let Some(safety) = stage.safety.take() {
-        let by_itself = safety.healed_by_itself().await;
-        if !by_itself.is_empty() {
-            let text = format!("the lease ran out and the fault server healed by itself: {}", by_itself.join(", "));
-            run.stops.ask("lease_lost", &text);
-        }
         log = Some(safety.log_path().to_path_buf());
         let outcome = safety.end().await;
         cleanup = outcome.cleanup;
@@ -255,36 +257,27 @@ async fn take_down(stage: &mut Stage, run: &mut Run<'_>) -> (Cleanup, Vec<String
     (cleanup, notes, log)
 }
 
-fn write_report(
-    options: &Options,
-    run: &Run<'_>,
-    judgement: &Judgement,
-    facts: &RunFacts,
-    journals: &[(String, String)],
-    log: Option<&Path>,
-) -> Result<()> {
-    let dir = &options.report;
-    let write = |name: &str, text: String| {
-        let path = dir.join(name);
-        std::fs::write(&path, text).map_err(|e| {
-            Expected::could_not(
-                format!("{}: {e}", path.display()),
-                "the drill is over and restored; give --report another folder",
-            )
-        })
-    };
-    let mut summary = serde_json::to_string_pretty(&summary(&run.evidence, judgement, facts)).unwrap_or_default();
-    summary.push('\n');
-    write("summary.json", summary)?;
-    let lines = |rows: Vec<String>| rows.into_iter().map(|r| r + "\n").collect::<String>();
-    let json = |row: &crate::measure::RequestRow| serde_json::to_string(row).unwrap_or_default();
-    write("requests.jsonl", lines(run.evidence.requests.iter().map(json).collect()))?;
-    let json = |row: &crate::measure::ProviderRow| serde_json::to_string(row).unwrap_or_default();
-    write("providers.jsonl", lines(run.evidence.providers.iter().map(json).collect()))?;
-    let json = |row: &crate::measure::EffectRow| serde_json::to_string(row).unwrap_or_default();
-    write("effects.jsonl", lines(run.evidence.effects.iter().map(json).collect()))?;
-    write("journal.jsonl", run.journal.merged(journals))?;
-    write("report.md", markdown(&run.evidence, judgement, facts))?;
-    let wal = log.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    write("wal.jsonl", wal)
+#[cfg(test)]
+mod tests {
+    use super::signals::Stop;
+    use super::*;
+
+    #[test]
+    fn what_healed_by_itself_explains_every_other_stop() {
+        let stop = |by: &str| Some(Stop { by: by.into(), text: format!("because of {by}") });
+        let of = |by, healed: Option<&str>| spoilt_by(stop(by), healed.map(str::to_owned)).map(|s| (s.code, s.text));
+        let said = |code: &str, text: &str| Some((code.to_owned(), text.to_owned()));
+        assert_eq!(of("fault_lifted", None), said("fault_lifted", "because of fault_lifted"));
+        assert_eq!(of("fault_server_lost", None), said("fault_server_lost", "because of fault_server_lost"));
+        assert_eq!(of("lease_lost", None), said("lease_lost", "because of lease_lost"));
+        assert_eq!(of("lease_lost", Some("healed")), said("lease_lost", "because of lease_lost"));
+        for by in ["fault_server_lost", "lab_lost", "max_duration", "interrupted"] {
+            assert_eq!(of(by, Some("healed")), said("lease_lost", "healed"), "{by}");
+        }
+        for by in ["max_duration", "interrupted", "lab_lost"] {
+            assert_eq!(of(by, None), None, "{by}");
+        }
+        assert_eq!(spoilt_by(None, None), None);
+        assert!(spoilt_by(None, Some("healed".into())).is_some());
+    }
 }

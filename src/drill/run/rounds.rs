@@ -69,7 +69,7 @@ impl Run<'_> {
         if round.quiet_first
             && let Some(customers) = &mut stage.customers
         {
-            tell.state(&format!("customers pause before {}", round.name));
+            tell.state(&format!("customers pause; then: {}", round.name));
             customers.pause(self.stopped()).await;
         }
         let window = self.inject(round, &ready, stage, tell).await?;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::journal::Anchor;
 use super::lock::Lock;
 use super::signals::Stops;
-use super::watch::Faults;
+use super::watch::{Faults, LEASE};
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
@@ -328,14 +328,9 @@ impl Safety {
         &self.outcome
     }
 
-    /// What the server undid by itself under this run's lease: nothing, unless the runner was stopped for a while.
-    pub async fn healed_by_itself(&self) -> Vec<String> {
-        if !self.ours {
-            return Vec::new();
-        }
-        let id = self.lease_id();
-        let own = self.client.history().await.unwrap_or_default().into_iter();
-        own.filter(|h| h.lease.as_deref() == Some(&id)).map(|h| format!("{} ({})", h.proxy, h.why)).collect()
+    /// Why the faults did not stay although nobody else touched them: the lease ran out, or the guard restored.
+    pub async fn healed_by_itself(&self) -> Option<String> {
+        self.faults.healed_by_ours().await
     }
 
     /// Restores, gives the lease back or dismisses the guard, and says how the clean-up went over all.
@@ -380,7 +375,7 @@ async fn keep_lease(client: Client, id: String, stops: Stops) {
             Err(e) => {
                 missed += 1;
                 if missed == MISSED_MAX {
-                    stops.ask("lease_lost", &format!("the fault server did not renew the lease: {e}"));
+                    stops.ask(LEASE, &format!("the fault server did not renew the lease: {e}"));
                 }
             }
         }
@@ -428,7 +423,6 @@ async fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
 }
 
 fn leads_a_session(process: &Child) -> bool {
-    use rustix::process::{Pid, getsid};
-    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    pid.is_some_and(|pid| getsid(Some(pid)) == Ok(pid))
+    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(crate::fault::guard::leads_a_session)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::customers::Customers;
+use super::dials;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
 use super::gather::Records;
 use super::journal::{Anchor, Journal};
@@ -97,6 +98,8 @@ pub(super) struct Run<'a> {
     pub(super) restore_deadline: Duration,
     pub(super) ours: bool,
     pub(super) remembered: Option<Records>,
+    /// The policy of the gateways that this run starts, if it is not the lab's.
+    pub(super) led: Option<PathBuf>,
 }
 
 /// What is needed all the way.
@@ -123,6 +126,7 @@ impl<'a> Run<'a> {
             restore_deadline: Duration::from_secs(5),
             ours: true,
             remembered: None,
+            led: None,
         }
     }
 
@@ -152,9 +156,15 @@ impl<'a> Run<'a> {
                 "mend it by hand (GET /proxies), then `llmfo drill clean`",
             ));
         }
-        let policy = self.policy(&topology)?;
+        let policy = self.policy(&topology, &file.route)?;
         let plan = compile(file, &topology, &policy, self.options.see)?;
         self.declare(file, &plan, &topology, found);
+        if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
+            tell.say(
+                &format!("the policy {} has expired: a gateway of it hands requests to a human", self.policy_name),
+                true,
+            );
+        }
         if plan.declared.recovery_ms.is_none() && plan.cuts_off() {
             let route = &plan.declared.route;
             tell.say(&format!("objectives.recovery_ms of route {route} is not declared: this can be no PASS"), true);
@@ -197,29 +207,44 @@ impl<'a> Run<'a> {
             dir: logs,
             seed: self.options.seed,
             toxiproxy: self.options.toxiproxy.as_deref(),
-            policy: self.options.policy.as_deref(),
+            policy: self.led.as_deref(),
         }
     }
 
-    fn policy(&mut self, topology: &Topology) -> Result<Policy> {
+    fn policy(&mut self, topology: &Topology, route: &str) -> Result<Policy> {
         let path = self.options.policy.clone().unwrap_or_else(|| PathBuf::from(&topology.policy));
         self.evidence.foreign = self.options.lab.is_some();
         // Where no target is named, the lab's entries are driven: gateways of the lab's policy belong there.
         let lab_s = self.options.policy.is_none() && !self.options.targets.is_empty();
         self.evidence.policy_of = if lab_s { PolicyOf::Lab } else { PolicyOf::Gateway };
         self.policy_name = match &self.options.policy {
+            Some(path) if self.options.lab.is_none() => {
+                format!("{}, with the addresses of this lab in it", path.display())
+            }
             Some(path) => path.display().to_string(),
             None if lab_s => "the lab's (built in: policies/lab.yaml); the gateway's own was not given".into(),
             None => "built in: policies/lab.yaml, with the ports of this lab".into(),
         };
-        let bytes = std::fs::read(&path).map_err(|e| {
+        let most = crate::spec::document::Limits::DEFAULT.max_bytes as u64;
+        let bytes = crate::files::bytes(&path, most).map_err(|e| {
             Expected::usage(format!("{}: {e}", path.display()), "give --policy a file that can be read")
         })?;
-        let (policy, found) = crate::policy::load(&path.display().to_string(), &bytes);
-        policy.ok_or_else(|| {
-            let first = found.first().map(|d| format!(": line {}: {}", d.place.line, d.message)).unwrap_or_default();
-            Expected::usage(format!("{} cannot be used{first}", path.display()), "llmfo validate shows every finding")
-        })
+        let loaded = crate::policy::load_with_places(&path.display().to_string(), &bytes);
+        let Some(policy) = &loaded.policy else {
+            let first = loaded.diagnostics.first();
+            let first = first.map(|d| format!(": line {}: {}", d.place.line, d.message)).unwrap_or_default();
+            let what = format!("{} cannot be used{first}", path.display());
+            return Err(Expected::usage(what, "llmfo validate shows every finding"));
+        };
+        match (&self.options.policy, &self.options.lab) {
+            (None, _) => Ok(policy.clone()),
+            (Some(_), Some(_)) => dials::are_the_lab_s(&path, policy, route, topology).map(|()| policy.clone()),
+            (Some(_), None) => {
+                let led = dials::led_to_the_lab(&path, &loaded, topology)?;
+                self.led = Some(led.path);
+                Ok(led.policy)
+            }
+        }
     }
 
     fn declare(&mut self, file: &DrillFile, plan: &Plan, topology: &Topology, found: &Found) {
@@ -299,12 +324,13 @@ impl<'a> Run<'a> {
         };
         self.targets = entries.iter().map(|e| e.url.clone()).collect();
         for entry in &entries {
-            self.answers(entry).await?;
+            let own = ground.topology.entries.iter().find(|e| e.url == entry.url && stage.embedded.is_none());
+            self.answers(entry, own.map(|e| e.listen.as_str())).await?;
         }
         Ok(entries)
     }
 
-    async fn answers(&self, entry: &Entry) -> Result<()> {
+    async fn answers(&self, entry: &Entry, listen: Option<&str>) -> Result<()> {
         let until = Instant::now() + ENTRY_READY;
         loop {
             let met = feel(&entry.url, "/models", LOOK).await;
@@ -312,10 +338,17 @@ impl<'a> Run<'a> {
                 Felt::Answered => return Ok(()),
                 _ if self.stopped() => return Ok(()),
                 met if Instant::now() > until => {
-                    return Err(Expected::could_not(
-                        format!("{} ({}) does not answer: {}", entry.name, entry.url, met.text()),
-                        "is the gateway up, and does its URL end in /v1?",
-                    ));
+                    let what = format!("{} ({}) does not answer: {}", entry.name, entry.url, met.text());
+                    // Without a target the lab's own entry was tried, behind which nobody has to listen yet.
+                    let hint = listen.map_or_else(
+                        || "is the gateway up, and does its URL end in /v1?".to_owned(),
+                        |at| {
+                            format!(
+                                "start `llmfo serve --listen {at}` of that region, or name your gateway with --target"
+                            )
+                        },
+                    );
+                    return Err(Expected::could_not(what, hint));
                 }
                 _ => sleep(TICK).await,
             }

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub const LIFTED: &str = "fault_lifted";
 /// A drill whose fault server does not answer stops by this name.
 pub const SILENT: &str = "fault_server_lost";
+/// A drill whose faults were lifted by what it had set up itself, because it was not heard for too long, stops by this name.
+pub const LEASE: &str = "lease_lost";
 
 /// The faults in force, shared with the task that looks.
 #[derive(Clone, Debug)]
@@ -63,7 +65,7 @@ impl Faults {
             Look::AsSet => None,
             Look::Silent(why) => Some((SILENT, format!("the fault server did not answer: {why}"))),
             Look::Changed(path, what) => Some(match self.healed_by_ours().await {
-                Some(why) => ("lease_lost", why),
+                Some(why) => (LEASE, why),
                 None => {
                     let path = crate::units::printable(&path, 80);
                     (LIFTED, format!("the fault did not stay: {path} was {what} by somebody else"))
@@ -72,12 +74,14 @@ impl Faults {
         }
     }
 
-    /// What this run has set up to heal has healed: the runner had stood still.
-    async fn healed_by_ours(&self) -> Option<String> {
+    /// What this run has set up to heal has healed, in one sentence: the runner had stood still, or was not heard.
+    pub async fn healed_by_ours(&self) -> Option<String> {
         if let Some(lease) = &self.lease {
             let history = self.client.history().await.unwrap_or_default();
-            let own = history.iter().any(|h| h.lease.as_ref() == Some(lease));
-            return own.then(|| "the lease ran out and the fault server healed by itself".to_owned());
+            let own = history.iter().filter(|h| h.lease.as_ref() == Some(lease));
+            let paths: Vec<String> = own.map(|h| crate::units::printable(&h.proxy, 80)).collect();
+            return (!paths.is_empty())
+                .then(|| format!("the lease ran out and the fault server healed by itself: {}", paths.join(", ")));
         }
         let entries = wal::read(&self.log).unwrap_or_default();
         let guard = entries.iter().any(|e| matches!(e, Entry::Restored { by, .. } if by == "guard"));

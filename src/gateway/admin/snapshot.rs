@@ -7,7 +7,9 @@ use serde_json::{Value, json as value};
 
 use super::super::app::App;
 use super::super::driver::state_name;
+use super::super::expiry;
 use super::super::http::{Answer, json};
+use super::super::ledger::Place;
 use super::super::targets::{REACHABLE, Seen};
 use crate::policy::TargetId;
 use crate::router::decision::{Availability, TargetSnapshot};
@@ -18,8 +20,12 @@ const FORMAT: u32 = 1;
 
 /// The whole state as JSON.
 pub fn snapshot(app: &App) -> Value {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
+    let queued = policy.live_routes().map(|r| {
+        let waiting = core.queued.get(usize::from(r.id.0)).copied().unwrap_or(0);
+        (r.name.clone(), value!(waiting))
+    });
     let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
     let attempts: u64 = core.targets.iter().map(|t| t.counters.dials).sum();
     value!({
@@ -28,10 +34,10 @@ pub fn snapshot(app: &App) -> Value {
         "uptime_ms": now.as_ms(),
         "pid": std::process::id(),
         "policy": {
-            "version": app.policy.version,
-            "serial": app.policy.serial,
-            "sha256": app.policy.sha256,
-            "expires_unix_s": app.policy.expires_unix_s,
+            "version": policy.version,
+            "serial": policy.serial,
+            "sha256": policy.sha256,
+            "expires_unix_s": policy.expires_unix_s,
             "expired": app.expired(),
         },
         "draining": app.draining.load(Ordering::Relaxed),
@@ -39,9 +45,18 @@ pub fn snapshot(app: &App) -> Value {
             "open": core.requests_open,
             "committed": core.requests_committed,
             "by_outcome": app.totals(),
-            "queued": app.policy.routes.iter().zip(&core.queued).map(|(r, n)| (r.name.clone(), value!(n))).collect::<serde_json::Map<_, _>>(),
+            "queued": queued.collect::<serde_json::Map<_, _>>(),
+        },
+        "ledger": {
+            "file": match app.ledger.place() {
+                Place::File(path) => Some(crate::units::printable(&path.display().to_string(), 300)),
+                Place::Memory => None,
+            },
+            "writable": !app.ledger.failing(),
+            "unconfirmed": core.unconfirmed_calls,
         },
         "emergency": core.emergency,
+        "orders": app.orders.shown(|id| app.target_name(id)),
         "attempts": { "in_flight": core.attempts_in_flight, "total": attempts },
         "core_rebuilds": app.metrics.core_rebuilds.get(),
         "journal_dropped": app.bus.journal_dropped(),
@@ -54,12 +69,12 @@ fn target(app: &App, t: &TargetSnapshot, now: Ts) -> Value {
     let (until, why, share) = match &t.availability {
         Availability::Serving { share } => (None, None, Some(*share)),
         Availability::Cooling { until, why } | Availability::Benched { until, why } => {
-            (Some(ms(until.since(now))), Some(why.clone()), None)
+            (Some(ms(until.since(now)).round()), Some(why.clone()), None)
         }
         Availability::Probing => (None, None, None),
     };
     let dialable = app.targets.get(t.target);
-    let seen = dialable.map(|d| d.evidence.seen()).unwrap_or_default();
+    let seen = dialable.as_ref().map(|d| d.evidence.seen()).unwrap_or_default();
     value!({
         "target": t.name,
         "state": state_name(&t.availability),
@@ -103,44 +118,49 @@ fn evidence(seen: &Seen) -> Value {
 
 /// Ready: every route has a target that is serving and has been seen to be there at least once.
 pub fn readyz(app: &App) -> Answer {
-    let core = app.driver.snapshot();
+    let (core, policy) = (app.driver.snapshot(), app.policy());
     let now = app.driver.now();
     let usable = |id: TargetId| {
         let serving =
             core.targets.iter().any(|t| t.target == id && matches!(t.availability, Availability::Serving { .. }));
         serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
     };
+    let expired = app.expired();
+    let nobody = expired && expiry::answers_nobody(&policy);
     let mut all_ready = true;
-    let routes: Vec<Value> = app
-        .policy
-        .routes
-        .iter()
+    let routes: Vec<Value> = policy
+        .live_routes()
         .map(|route| {
             let targets: Vec<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
             let usable: Vec<String> = targets
                 .iter()
-                .filter(|id| usable(**id) && route.legal(app.policy.target(**id)))
+                .filter(|id| usable(**id) && route.legal(policy.target(**id)))
                 .map(|id| app.target_name(*id))
                 .collect();
             all_ready &= !usable.is_empty();
-            value!({ "route": route.name, "ready": !usable.is_empty(), "usable": usable })
+            value!({ "route": route.name, "ready": !usable.is_empty() && !nobody, "usable": usable })
         })
         .collect();
     let draining = app.draining.load(Ordering::Relaxed);
+    let ready = !draining && !nobody && all_ready;
     let reason = match (draining, all_ready) {
         (true, _) => Some("shutting down"),
+        _ if nobody => Some("expired: the policy answers nobody any more"),
         (false, false) => Some("a route has no usable target"),
+        // Ready, and not for everybody: a balancer must send what is still answered.
+        (false, true) if expired => Some("expired: only the intents of on_expired are answered"),
         (false, true) => None,
     };
     let targets: Vec<Value> = core.targets.iter().map(|t| target(app, t, now)).collect();
     let body = value!({
         "format": FORMAT,
-        "ready": reason.is_none(),
+        "ready": ready,
         "reason": reason,
-        "policy": app.policy.version,
+        "policy": policy.version,
+        "expired": expired,
         "routes": routes,
         "targets": targets,
     });
-    let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(status, body.to_string())
 }

@@ -2,8 +2,6 @@
 //! the same one. Dropping it closes its connection at once.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -13,19 +11,21 @@ use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::time::Sleep;
 
 use super::super::driver::AttemptKey;
-use super::super::pause;
+use super::super::orders::Forced;
+use super::clock::Clock;
 use super::failure::{self, BodyEnd};
+use super::stamping::Parked;
 use crate::policy::TargetId;
-use crate::router::{Failure, Limits, Sign, Usage};
+use crate::router::{Failure, Limits, Sign, StatusFailure, Usage, Withhold};
 use crate::units::Ts;
 use crate::upstream::{Body, Call, Client, Fault, Link, Reply};
 use crate::wire::mask::{Originals, restore_answer};
 use crate::wire::stream::StreamInlet;
 use crate::wire::{
-    Anomaly, Completion, Done, ErrorObject, Pushed, Secrets, StreamEnd, StreamFault, StreamSettings, read_answer,
+    Anomaly, Completion, Done, ErrorObject, Pushed, Secrets, Stamp, StreamEnd, StreamFault, StreamSettings, ToolCall,
+    read_answer, stamp_answer,
 };
 
 /// Largest answer that is not streamed.
@@ -34,6 +34,10 @@ pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of a body taken in one poll, before others get their turn.
 const CHUNKS_PER_POLL: usize = 64;
+/// ... and bytes: thousands of tiny events in them must not hold up the word of the core that the request goes elsewhere.
+const BYTES_PER_POLL: usize = 64 * 1024;
+/// Bytes after which a forced cut looks whether anything has reached the client.
+const CUT_PIECE: usize = 16;
 
 /// What an attempt reports. After one of the last two it is over.
 #[derive(Debug)]
@@ -45,6 +49,8 @@ pub enum Step {
     },
     /// A sign of life before the commit point.
     Sign(Sign),
+    /// The calls of the answer are whole. Nothing follows until [`Attempt::stamp`].
+    Calls(Vec<ToolCall>),
     /// The committing delta is here: ask the core. What is to be sent follows as [`Step::Out`].
     Commit,
     /// For the client, in this order.
@@ -102,8 +108,14 @@ pub struct Plan {
     pub fresh: bool,
     /// How a stream is read; `None`: not streamed.
     pub stream: Option<StreamSettings>,
+    /// Hand calls out before they leave.
+    pub stamp_calls: bool,
+    /// Tools that were not offered: a call of one is a fault.
+    pub withhold: Withhold,
     /// For redaction.
     pub secrets: Secrets,
+    /// It is made to fail.
+    pub forced: Option<Forced>,
 }
 
 /// Says whom it dials, and nothing of what is sent.
@@ -132,7 +144,7 @@ impl Drop for InFlight {
     }
 }
 
-enum Phase {
+pub(super) enum Phase {
     Connecting(BoxFuture<'static, Result<Link, Fault>>),
     Sending(BoxFuture<'static, Result<Reply, Fault>>),
     /// Reading an error body.
@@ -148,54 +160,21 @@ pub struct Attempt {
     pub key: AttemptKey,
     /// Whom.
     pub target: TargetId,
-    plan: Plan,
-    phase: Phase,
-    steps: VecDeque<Step>,
+    pub(super) plan: Plan,
+    pub(super) phase: Phase,
+    pub(super) steps: VecDeque<Step>,
+    /// The calls were handed out; these steps follow once they are stamped.
+    pub(super) asked: Option<VecDeque<Step>>,
+    /// A complete answer whose calls wait for their stamps.
+    pub(super) parked: Option<Parked>,
     /// Of the answer, for a wait that an error inside a stream does not name itself.
     headers: HeaderMap,
-    idle: Clock,
+    pub(super) idle: Clock,
     tick: Clock,
-    calls_delivered: bool,
+    pub(super) calls_delivered: bool,
+    /// A forced cut is due: something has reached the client.
+    cut_now: bool,
     _in_flight: InFlight,
-}
-
-/// A deadline that may move often: the timer behind it is set anew only when it rings too early. When it rings late, this
-/// process itself stood still, and it waits a moment more.
-#[derive(Default)]
-struct Clock {
-    at: Option<Instant>,
-    sleep: Option<Pin<Box<Sleep>>>,
-    late: bool,
-}
-
-impl Clock {
-    fn set(&mut self, at: Option<Instant>) {
-        (self.at, self.late) = (at, false);
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let Some(at) = self.at else { return Poll::Pending };
-            let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
-            if sleep.deadline() > at.into() {
-                sleep.as_mut().reset(at.into());
-            }
-            if sleep.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            if now >= at && !self.late && now.saturating_duration_since(at) > pause::LATE {
-                self.late = true;
-                self.at = Some(now + pause::GRACE);
-            } else if now >= at {
-                self.at = None;
-                self.sleep = None;
-                return Poll::Ready(());
-            }
-            let at = self.at.unwrap_or(at);
-            sleep.as_mut().reset(at.into());
-        }
-    }
 }
 
 impl std::fmt::Debug for Attempt {
@@ -209,19 +188,37 @@ impl Attempt {
     #[must_use]
     pub fn start(client: Client, plan: Plan, in_flight: InFlight) -> Attempt {
         let fresh = plan.fresh;
-        let connecting = Box::pin(async move { client.connect(fresh).await });
-        Attempt {
+        let forced = plan.forced;
+        let mut attempt = Attempt {
             key: plan.key,
             target: plan.target,
             plan,
-            phase: Phase::Connecting(connecting),
+            phase: Phase::Over,
             steps: VecDeque::new(),
+            asked: None,
+            parked: None,
             headers: HeaderMap::new(),
             idle: Clock::default(),
             tick: Clock::default(),
             calls_delivered: false,
+            cut_now: false,
             _in_flight: in_flight,
+        };
+        let status = |status| Failure::Status(StatusFailure { status, ..StatusFailure::default() });
+        match forced {
+            None | Some(Forced::Cut) => {
+                attempt.phase = Phase::Connecting(Box::pin(async move { client.connect(fresh).await }));
+            }
+            // Nobody is dialled: it connects, and says nothing.
+            Some(Forced::Timeout) => {
+                attempt.steps.push_back(Step::Connected { reused: false });
+                attempt.phase = Phase::Sending(Box::pin(std::future::pending()));
+            }
+            Some(Forced::Unavailable) => attempt.broke(status(503), false, None),
+            Some(Forced::RateLimited) => attempt.broke(status(429), false, None),
+            Some(Forced::Reset) => attempt.broke(Failure::Reset, false, None),
         }
+        attempt
     }
 
     /// The next step. `anchor` is the core's time line.
@@ -250,6 +247,9 @@ impl Attempt {
         loop {
             if let Some(step) = self.steps.pop_front() {
                 return Poll::Ready(step);
+            }
+            if self.asked.is_some() {
+                return Poll::Pending;
             }
             match &mut self.phase {
                 Phase::Over => return Poll::Pending,
@@ -286,6 +286,9 @@ impl Attempt {
                 },
                 Phase::Whole(headers, body, all) => match body.poll_data(cx) {
                     Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(_))) if self.plan.forced == Some(Forced::Cut) => {
+                        self.broke(Failure::Reset, false, None);
+                    }
                     Poll::Ready(Some(Ok(data))) if all.len() + data.len() <= ANSWER_BYTES_MAX => {
                         all.extend_from_slice(&data);
                     }
@@ -357,12 +360,33 @@ impl Attempt {
 
     fn poll_stream(&mut self, cx: &mut Context<'_>, anchor: Instant) -> Poll<()> {
         let now = || Ts(u64::try_from(anchor.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if self.cut_now {
+            self.end_stream(false, &now(), Some(Failure::Reset));
+            return Poll::Ready(());
+        }
+        let mut bytes = 0;
         for _ in 0..CHUNKS_PER_POLL {
+            if bytes >= BYTES_PER_POLL {
+                break;
+            }
             let Phase::Stream(body, inlet) = &mut self.phase else { return Poll::Ready(()) };
             // What has come is heard before a limit that has just run out.
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
-                    let pushed = inlet.bytes(data, now());
+                    bytes += data.len();
+                    let mut data = data;
+                    let forced_cut = self.plan.forced == Some(Forced::Cut);
+                    // Piece by piece, so that the cut comes after the first even where all of it came at once.
+                    let piece =
+                        if forced_cut { data.split_to(data.len().min(CUT_PIECE)) } else { std::mem::take(&mut data) };
+                    let mut pushed = inlet.bytes(piece, now());
+                    while forced_cut && pushed.out.is_empty() && pushed.fault.is_none() && !data.is_empty() {
+                        let piece = data.split_to(data.len().min(CUT_PIECE));
+                        let more = inlet.bytes(piece, now());
+                        pushed =
+                            Pushed { sign: more.sign.or(pushed.sign), commit: more.commit || pushed.commit, ..more };
+                    }
+                    self.cut_now = forced_cut && !pushed.out.is_empty();
                     self.tick.set(inlet.poll_timeout().map(|at| anchor + Duration::from_nanos(at.0)));
                     let ended = pushed.ended;
                     self.pushed(pushed);
@@ -400,8 +424,8 @@ impl Attempt {
         Poll::Pending
     }
 
-    fn pushed(&mut self, pushed: Pushed) {
-        let Pushed { out, sign, commit, progress, fault, ended: _ } = pushed;
+    pub(super) fn pushed(&mut self, pushed: Pushed) {
+        let Pushed { out, sign, commit, progress, fault, calls, ended: _ } = pushed;
         if sign.is_some() || commit || progress {
             self.idle.set(Some(Instant::now() + self.plan.limits.idle));
         }
@@ -417,7 +441,10 @@ impl Attempt {
             self.steps.push_back(Step::Commit);
         }
         if !out.is_empty() {
-            self.steps.push_back(Step::Out(out));
+            self.put(Step::Out(out));
+        }
+        if let Some(calls) = calls {
+            self.ask(calls);
         }
         if let Some(fault) = fault {
             self.stream_fault(fault);
@@ -427,12 +454,15 @@ impl Attempt {
     /// The stream is over: by itself, or for the reason given.
     fn end_stream(&mut self, clean: bool, now: &Ts, why: Option<Failure>) {
         let Phase::Stream(_, inlet) = &mut self.phase else { return };
-        let StreamEnd { out, commit, done } = inlet.end(clean, *now);
+        let StreamEnd { out, commit, calls, done } = inlet.end(clean, *now);
         if commit {
             self.steps.push_back(Step::Commit);
         }
         if !out.is_empty() {
-            self.steps.push_back(Step::Out(out));
+            self.put(Step::Out(out));
+        }
+        if let Some(calls) = calls {
+            self.ask(calls);
         }
         match done {
             Done::Fault(fault) => match (why, fault) {
@@ -444,13 +474,14 @@ impl Attempt {
             },
             Done::Complete(completion) => {
                 let Completion { tool_calls, usage, anomalies, append_done, .. } = completion;
-                if let Phase::Stream(body, _) = std::mem::replace(&mut self.phase, Phase::Over)
-                    && clean
-                {
-                    // `[DONE]` may come before the end of the body; the connection is worth keeping.
-                    body.recycle();
+                if let Phase::Stream(body, inlet) = std::mem::replace(&mut self.phase, Phase::Over) {
+                    if clean {
+                        // `[DONE]` may come before the end of the body; the connection is worth keeping.
+                        body.recycle();
+                    }
+                    self.parked = self.asked.is_some().then_some(Parked::Stream(inlet));
                 }
-                self.steps.push_back(Step::Ended(Box::new(Ended {
+                self.put(Step::Ended(Box::new(Ended {
                     whole: None,
                     usage: usage.map(to_core),
                     tool_calls: tool_calls.len(),
@@ -461,7 +492,7 @@ impl Attempt {
         }
     }
 
-    fn stream_fault(&mut self, fault: StreamFault) {
+    pub(super) fn stream_fault(&mut self, fault: StreamFault) {
         let error = match &fault {
             StreamFault::Error(error) => Some((**error).clone()),
             _ => None,
@@ -475,13 +506,24 @@ impl Attempt {
             Err(fault) => self.stream_fault(fault),
             Ok(facts) => {
                 self.phase = Phase::Over;
-                self.steps.push_back(Step::Ended(Box::new(Ended {
-                    whole: Some(all),
+                let calls: Vec<ToolCall> = facts.choices.into_iter().flat_map(|c| c.tool_calls).collect();
+                let mut ended = Ended {
+                    whole: None,
                     usage: facts.usage.map(to_core),
-                    tool_calls: facts.choices.iter().map(|c| c.tool_calls.len()).sum(),
+                    tool_calls: calls.len(),
                     anomalies: facts.anomalies,
                     append_done: false,
-                })));
+                };
+                if calls.is_empty() || !self.plan.stamp_calls {
+                    ended.whole = Some(all);
+                } else if stamp_answer(&all, &vec![Stamp::default(); calls.len()]).is_none() {
+                    let what = "tool calls in more than one choice, or an old `function_call`, which has no id";
+                    return self.stream_fault(StreamFault::Malformed(what.to_owned()));
+                } else {
+                    self.parked = Some(Parked::Whole(all));
+                    self.ask(calls);
+                }
+                self.put(Step::Ended(Box::new(ended)));
             }
         }
     }
@@ -490,7 +532,7 @@ impl Attempt {
         self.broke(failure::of_fault(fault), fault.stale, None);
     }
 
-    fn broke(&mut self, failure: Failure, stale: bool, error: Option<ErrorObject>) {
+    pub(super) fn broke(&mut self, failure: Failure, stale: bool, error: Option<ErrorObject>) {
         let tool_calls_delivered = self.tool_calls_delivered();
         self.calls_delivered = tool_calls_delivered;
         self.phase = Phase::Over;

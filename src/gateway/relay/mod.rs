@@ -8,9 +8,12 @@
 //! the ticket (the core hears `ClientGone`), on every path.
 
 pub mod attempt;
+mod clock;
 pub mod failure;
+mod replay;
 mod reply;
 mod settle;
+mod stamping;
 mod stream;
 
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use super::http::{Answer, Refusal, whole};
 use super::intake::{self, NotTaken};
 use super::masking::{self, Masking};
 use crate::policy::DataClass;
+use crate::router::Reply;
 use crate::units::printable;
 use crate::wire::ChatRequest;
 use attempt::InFlight;
@@ -33,6 +37,17 @@ use settle::{Exchange, Settled};
 
 /// Headers of a client that are sent on; every other one stays here (case B151). They carry a trace, no credential.
 const FORWARDED: [&str; 2] = ["traceparent", "tracestate"];
+
+/// What the ledger has to do with the tool calls of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// It names its conversation: they are the ledger's.
+    InLedger,
+    /// It does not, and offers tools that must not run twice: they go out as they come, and people are told.
+    Unledgered,
+    /// There is no harm in them.
+    Harmless,
+}
 
 /// A refusal that never reached the core.
 fn early(app: &App, route: &str, outcome: &str, refusal: Refusal) -> Result<Answer, Refusal> {
@@ -75,8 +90,9 @@ pub async fn chat(
         Err(refusal) => return early(app, "none", "bad_request", refusal),
     };
     let asked = labels.route.as_deref().unwrap_or(&chat.model);
-    let Some(route) = app.policy.route_named(asked).cloned() else {
-        return early(app, "none", "unknown_route", intake::unknown_route(&app.policy, asked));
+    let policy = app.policy();
+    let Some(route) = policy.route_named(asked).cloned() else {
+        return early(app, "none", "unknown_route", intake::unknown_route(&policy, asked));
     };
     let expired = app.expired();
     let names = match masking::names(&headers, &chat) {
@@ -85,13 +101,22 @@ pub async fn chat(
     };
     let personal = intake::data(&labels) == DataClass::Personal || route.data == DataClass::Personal;
     let (masking, unmaskable) = Masking::prepare(&route, &chat, personal, names).await;
-    let mut facts = intake::facts(&app.policy, &route, &chat, &labels, expired);
+    let mut facts = match intake::facts(&policy, &route, &chat, &labels, intake::client(&headers), expired) {
+        Ok(facts) => facts,
+        Err(refusal) => return early(app, &route.name, "bad_request", refusal),
+    };
     facts.unmaskable = unmaskable;
     // After the expiry tools are withheld from what is still answered (`on_expired`).
-    let withhold_tools = expired && !chat.tools.is_empty();
-    if withhold_tools {
+    if expired {
         (facts.tools, facts.risky_tools) = (false, false);
     }
+    // Without a conversation the ledger can only say that it knows nothing of the calls.
+    let calls = match (&facts.conversation, facts.risky_tools) {
+        (Some(_), _) => Calls::InLedger,
+        (None, true) => Calls::Unledgered,
+        (None, false) => Calls::Harmless,
+    };
+    let shape = replay::Shape { model: chat.model.clone(), stream: chat.stream, include_usage: chat.include_usage };
     let conversation = labels.conversation.as_deref().map(|c| printable(c, 128));
     let turn = labels.turn.or(Some(u64::from(chat.user_messages)));
     let meta = Meta { request: id.to_owned(), conversation, turn };
@@ -106,12 +131,13 @@ pub async fn chat(
         }
     }
     let route_name = route.name.clone();
-    let exchange = Exchange::new(Arc::clone(app), ticket, chat, route, withhold_tools, forwarded, masking);
+    let exchange = Exchange::new(Arc::clone(app), ticket, chat, Arc::clone(&policy), route, calls, forwarded, masking);
     Ok(match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);
             let target = app.target_name(attempt.target);
-            let body = stream::relay(app, ticket, attempt, id.to_owned(), route_name, open);
+            let came = stream::CameIn { policy, route: route_name, calls };
+            let body = stream::relay(app, ticket, attempt, id.to_owned(), came, open);
             let mut answer = Response::new(body);
             let headers = answer.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -127,6 +153,16 @@ pub async fn chat(
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             reply::answered(headers, &target, attempts, degraded);
             answer
+        }
+        Settled::Reply { reply: Reply::FromLedger { calls }, attempts, error } => {
+            let ids = calls.iter().map(|call| call.call_id.clone()).collect();
+            match app.ledger.calls(ids).await {
+                Ok(rows) => replay::answer(&rows, &shape, id),
+                Err(why) => {
+                    tracing::error!(request = id, "a repeated turn cannot be answered from the ledger: {why}");
+                    reply::reply(&Reply::FromLedger { calls }, attempts, error, id, &correlation)
+                }
+            }
         }
         Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
         Settled::Aborted(why) => reply::aborted(why, id),

@@ -58,9 +58,10 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
             }
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), &message, None, &extra)))
         }
-        // Only a request that names its conversation to the core can be a repeat, and none does yet.
+        // Answered in `replay.rs`, except where the ledger's file cannot be read.
         Reply::FromLedger { .. } => {
-            let message = "This turn was answered before; its calls are in the ledger.";
+            let message = "This turn was answered before, and its calls cannot be read from the ledger; hand this conversation \
+                           to a human, and check with `llmfo ledger list` what was called.";
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), message, None, &extra)))
         }
         Reply::Unavailable { retry_after: wait, why } => {

@@ -1,35 +1,58 @@
 //! Until the client is committed: dial, report, hold back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
 
 use super::super::app::App;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
+use super::super::ledger::Written;
 use super::super::masking::Masking;
+use super::super::probe::LIMITS;
+use super::Calls;
 use super::attempt::{Attempt, Broke, Ended, Plan, Step};
-use crate::policy::{CommitAt, Route, TargetId};
-use crate::router::{Failure, Limits, Reply};
-use crate::wire::chat::Changes;
-use crate::wire::{ChatRequest, ErrorObject, StreamSettings};
+use crate::policy::{CommitAt, Policy, Route, TargetId};
+use crate::router::{Failure, Limits, Reply, Withhold};
+use crate::wire::changes::Changes;
+use crate::wire::{ChatRequest, ErrorObject, Stamp, StreamSettings};
 
 /// One request before its commit point.
 pub struct Exchange {
     app: Arc<App>,
     ticket: Ticket,
     request: ChatRequest,
+    /// Those by which it came in, whatever holds by now.
+    policy: Arc<Policy>,
     route: Arc<Route>,
-    withhold_tools: bool,
+    calls: Calls,
     forwarded: HeaderMap,
     masking: Masking,
-    current: Option<Attempt>,
-    /// The last attempt has said all that can be said before the core decides.
-    waiting: bool,
+    /// One, or two where one is a hedge.
+    running: Vec<Running>,
     /// A whole answer that waits for its delivery.
     whole: Option<(TargetId, Bytes)>,
     /// The last provider error, for a reply that hands it through.
     error: Option<(AttemptKey, ErrorObject)>,
+}
+
+/// An attempt under way.
+struct Running {
+    attempt: Attempt,
+    /// It has said all that can be said before the core decides.
+    waiting: bool,
+    /// Its calls are being written down.
+    writing: Option<(Vec<Stamp>, Written)>,
+}
+
+/// What moves a request.
+enum Heard {
+    Cmd(Option<Cmd>),
+    Step(AttemptKey, Step),
+    /// The calls are durable, or could not be written.
+    Written(AttemptKey, bool),
 }
 
 /// How a request leaves this phase.
@@ -77,8 +100,9 @@ impl Exchange {
         app: Arc<App>,
         ticket: Ticket,
         request: ChatRequest,
+        policy: Arc<Policy>,
         route: Arc<Route>,
-        withhold_tools: bool,
+        calls: Calls,
         forwarded: HeaderMap,
         masking: Masking,
     ) -> Exchange {
@@ -86,12 +110,12 @@ impl Exchange {
             app,
             ticket,
             request,
+            policy,
             route,
-            withhold_tools,
+            calls,
             forwarded,
             masking,
-            current: None,
-            waiting: false,
+            running: Vec::with_capacity(1),
             whole: None,
             error: None,
         }
@@ -100,43 +124,46 @@ impl Exchange {
     /// Follows the core until the request is committed or refused.
     pub async fn settle(mut self) -> Settled {
         loop {
-            let anchor = self.app.anchor;
-            let cmd = match &mut self.current {
-                Some(attempt) if !self.waiting => {
-                    tokio::select! {
-                        biased;
-                        cmd = self.ticket.next() => cmd,
-                        step = attempt.next(anchor) => {
-                            self.step(step);
-                            continue;
-                        }
-                    }
+            let cmd = match std::future::poll_fn(|cx| self.poll(cx)).await {
+                Heard::Cmd(cmd) => cmd,
+                Heard::Step(key, step) => {
+                    self.step(key, step);
+                    continue;
                 }
-                _ => self.ticket.next().await,
+                Heard::Written(key, durable) => {
+                    self.written(key, durable);
+                    continue;
+                }
             };
             match cmd {
-                Some(Cmd::Dial { key, target, limits, fresh, mask }) => self.dial(key, target, limits, fresh, mask),
-                Some(Cmd::Cancel(key)) => {
-                    if let Some(silent) = self.current.take_if(|a| a.key == key) {
-                        // A limit has passed: whoever comes next must not wait on a connection over the same dead path.
-                        if let Some(dialable) = self.app.targets.get(silent.target) {
-                            dialable.client.close_idle();
-                        }
+                Some(Cmd::Dial { key, target, limits, fresh, hedge, max_output_tokens, withhold, mask }) => {
+                    if !hedge {
+                        // Whatever was still there is closed before the next connection is begun.
+                        self.running.clear();
+                    }
+                    let asked = Asked { key, target, limits, fresh, max_output_tokens, withhold, mask };
+                    self.dial(asked);
+                }
+                Some(Cmd::Calls { key, stamps, overwritten, written }) => {
+                    if let Some(running) = self.running.iter_mut().find(|r| r.attempt.key == key) {
+                        self.app.keys_overwritten(running.attempt.target, overwritten);
+                        running.writing = Some((stamps, written));
                     }
                 }
+                Some(Cmd::Cancel(key)) => self.cancel(key),
                 Some(Cmd::Deliver { key, attempts, degraded }) => {
                     if let Some((target, bytes)) = self.whole.take() {
                         self.ticket.over();
                         let target = self.app.target_name(target);
                         return Settled::Whole { target, bytes, attempts, degraded };
                     }
-                    match self.current.take() {
-                        Some(attempt) if attempt.key == key => {
-                            let (app, ticket, attempt) = (self.app, self.ticket, Box::new(attempt));
+                    match self.take(key) {
+                        Some(running) => {
+                            let (app, ticket, attempt) = (self.app, self.ticket, Box::new(running.attempt));
                             return Settled::Stream { app, ticket, attempt, attempts, degraded };
                         }
                         // The core delivers something that is not there: a bug, and no answer may be invented.
-                        _ => return Settled::Aborted(Abort::CoreLost),
+                        None => return Settled::Aborted(Abort::CoreLost),
                     }
                 }
                 Some(Cmd::Reply { reply, attempts }) => {
@@ -153,10 +180,42 @@ impl Exchange {
         }
     }
 
-    fn dial(&mut self, key: AttemptKey, target: TargetId, limits: Limits, fresh: bool, mask: bool) {
-        self.waiting = false;
-        // Whatever was still there is closed before the next connection is begun.
-        self.current = None;
+    /// Commands first: what the core has decided is not overtaken by what an attempt goes on to say.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        if let Poll::Ready(cmd) = self.ticket.poll_next(cx) {
+            return Poll::Ready(Heard::Cmd(cmd));
+        }
+        for Running { attempt, waiting, writing } in &mut self.running {
+            if let Some((_, written)) = writing {
+                if let Poll::Ready(durable) = written.poll(cx) {
+                    return Poll::Ready(Heard::Written(attempt.key, durable));
+                }
+            } else if !*waiting && let Poll::Ready(step) = attempt.poll_step(cx, self.app.anchor) {
+                return Poll::Ready(Heard::Step(attempt.key, step));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn take(&mut self, key: AttemptKey) -> Option<Running> {
+        let n = self.running.iter().position(|r| r.attempt.key == key)?;
+        Some(self.running.swap_remove(n))
+    }
+
+    fn cancel(&mut self, key: AttemptKey) {
+        let Some(cancelled) = self.take(key) else { return };
+        // Beside one that has said its last, it was a race that it lost. Else a limit has passed: whoever comes next must not wait
+        // on a connection over the same dead path.
+        if !self.running.iter().any(|r| r.waiting)
+            && self.whole.is_none()
+            && let Some(dialable) = self.app.targets.get(cancelled.attempt.target)
+        {
+            dialable.client.close_idle();
+        }
+    }
+
+    fn dial(&mut self, asked: Asked) {
+        let Asked { key, target, limits, fresh, max_output_tokens, withhold, mask } = asked;
         let Some(dialable) = self.app.targets.get(target) else {
             return self.ticket.driver().broke(key, Failure::Internal("no such target".into()), false);
         };
@@ -165,7 +224,14 @@ impl Exchange {
             // The core was told that it can be masked: a bug, and nothing is sent.
             Err(why) => return self.ticket.driver().broke(key, Failure::Internal(why.to_owned()), false),
         };
-        let changes = Changes { withhold_tools: self.withhold_tools };
+        let policy = &self.policy;
+        let withheld = |tool: &str| withhold.includes(policy.side_effects(tool));
+        let limit = dialable.probe_limit.load(Ordering::Relaxed);
+        let changes = Changes {
+            withhold: (withhold != Withhold::Nothing).then_some(&withheld),
+            max_output_tokens,
+            limit_name: LIMITS.get(limit).copied().unwrap_or("max_tokens"),
+        };
         let stream = self.request.stream.then(|| StreamSettings {
             commit_at: match self.route.commit_at {
                 CommitAt::FirstToken => crate::wire::CommitAt::FirstToken,
@@ -174,26 +240,31 @@ impl Exchange {
             },
             client_wants_usage: self.request.include_usage,
             choices: self.request.choices,
-            secrets: self.app.targets.secrets.clone(),
+            stamp_calls: self.calls == Calls::InLedger,
+            secrets: self.app.targets.secrets(),
             ..StreamSettings::default()
         });
         let plan = Plan {
             key,
             target,
-            body: self.request.send(&dialable.target.model, changes, masked.as_deref()),
+            body: self.request.send(&dialable.target.model, &changes, masked.as_deref()),
             masked: masked.map(|masked| Arc::clone(&masked.originals)),
             headers: self.forwarded.clone(),
             limits,
             fresh,
             stream,
-            secrets: self.app.targets.secrets.clone(),
+            stamp_calls: self.calls == Calls::InLedger,
+            withhold,
+            secrets: self.app.targets.secrets(),
+            forced: self.app.orders.forced(target),
         };
-        self.current = Some(Attempt::start(dialable.client.clone(), plan, self.app.in_flight(target)));
+        let attempt = Attempt::start(dialable.client.clone(), plan, self.app.in_flight(target));
+        self.running.push(Running { attempt, waiting: false, writing: None });
     }
 
-    fn step(&mut self, step: Step) {
-        let Some(attempt) = &self.current else { return };
-        let (key, target) = (attempt.key, attempt.target);
+    fn step(&mut self, key: AttemptKey, step: Step) {
+        let Some(running) = self.running.iter_mut().find(|r| r.attempt.key == key) else { return };
+        let target = running.attempt.target;
         let driver = Arc::clone(self.ticket.driver());
         match step {
             Step::Connected { reused } => {
@@ -201,25 +272,58 @@ impl Exchange {
                 driver.connected(key);
             }
             Step::Sign(sign) => driver.sign(key, sign),
+            Step::Calls(calls) => match running.attempt.refuses(&self.policy, &calls) {
+                Some(failure) => {
+                    self.take(key);
+                    driver.broke(key, failure, false);
+                }
+                None => {
+                    running.waiting = true;
+                    driver.calls(key, calls.into_iter().map(|c| (c.name, c.arguments)).collect());
+                }
+            },
             Step::Commit => {
-                self.waiting = true;
+                running.waiting = true;
                 driver.committed(key);
             }
             Step::Ended(ended) => {
                 let Ended { whole, usage, .. } = &*ended;
-                self.app.ended(&self.route.name, target, &ended);
+                self.app.ended(&self.route.name, target, self.calls, &ended);
                 self.whole = whole.clone().map(|bytes| (target, bytes));
-                self.current = None;
+                self.take(key);
                 driver.ended(key, *usage);
             }
             Step::Broke(broke) => {
                 let Broke { failure, stale, error, .. } = *broke;
                 self.error = error.map(|error| (key, error));
-                self.current = None;
+                self.take(key);
                 driver.broke(key, failure, stale);
             }
             // Nothing is handed out before the commit point.
             Step::Out(_) => {}
         }
     }
+
+    fn written(&mut self, key: AttemptKey, durable: bool) {
+        let Some(running) = self.running.iter_mut().find(|r| r.attempt.key == key) else { return };
+        let Some((stamps, _)) = running.writing.take() else { return };
+        if durable {
+            running.waiting = false;
+            running.attempt.stamp(&stamps);
+        } else {
+            self.take(key);
+            self.ticket.driver().broke(key, Failure::LedgerUnwritable, false);
+        }
+    }
+}
+
+/// A dial that the core asks for.
+struct Asked {
+    key: AttemptKey,
+    target: TargetId,
+    limits: Limits,
+    fresh: bool,
+    max_output_tokens: Option<u64>,
+    withhold: Withhold,
+    mask: bool,
 }

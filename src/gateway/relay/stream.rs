@@ -11,11 +11,15 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 
 use super::super::app::App;
-use super::super::driver::{Abort, Cmd, Ticket};
+use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
 use super::super::http::Body;
+use super::super::ledger::Written;
+use super::Calls;
 use super::attempt::{Attempt, Broke, InFlight, Step};
+use crate::policy::Policy;
 use crate::router::Failure;
 use crate::router::classify::{Class, classify};
+use crate::wire::Stamp;
 use crate::wire::error::sse_error_event;
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -26,11 +30,23 @@ struct Relay {
     /// `None` once it is over.
     attempt: Option<Box<Attempt>>,
     request: String,
-    route: String,
+    came: CameIn,
     out: VecDeque<Bytes>,
+    /// Calls that are being written down: nothing follows before.
+    writing: Option<(Vec<Stamp>, Written)>,
     /// When the client was last given something: until it comes back for more, the time is its own.
     handed: Option<Instant>,
     _open: InFlight,
+}
+
+/// How the request came in, whatever holds by now.
+pub struct CameIn {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The route's name.
+    pub route: String,
+    /// What becomes of its calls.
+    pub calls: Calls,
 }
 
 /// The rest of a committed stream.
@@ -39,11 +55,12 @@ pub fn relay(
     ticket: Ticket,
     attempt: Box<Attempt>,
     request: String,
-    route: String,
+    came: CameIn,
     open: InFlight,
 ) -> Body {
     let out = VecDeque::new();
-    Relay { app, ticket, attempt: Some(attempt), request, route, out, handed: None, _open: open }.boxed_unsync()
+    Relay { app, ticket, attempt: Some(attempt), request, came, out, writing: None, handed: None, _open: open }
+        .boxed_unsync()
 }
 
 impl http_body::Body for Relay {
@@ -68,6 +85,13 @@ impl http_body::Body for Relay {
                 this.command(cmd);
                 continue;
             }
+            if let Some((_, written)) = &mut this.writing {
+                match written.poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(durable) => this.written(durable),
+                }
+                continue;
+            }
             match attempt.poll_step(cx, this.app.anchor) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(step) => this.step(step),
@@ -79,6 +103,19 @@ impl http_body::Body for Relay {
 impl Relay {
     fn command(&mut self, cmd: Option<Cmd>) {
         match cmd {
+            Some(Cmd::Calls { stamps, overwritten, written, .. }) => {
+                if let Some(attempt) = &self.attempt {
+                    self.app.keys_overwritten(attempt.target, overwritten);
+                    self.writing = Some((stamps, written));
+                }
+            }
+            // The core ends an answer that does not fail by itself only where its calls came too late.
+            Some(Cmd::Break(Class::ClientGone)) => {
+                self.ticket.over();
+                let message =
+                    "This turn was answered by another request in the meantime, with calls; send it again to get them.";
+                self.end_with_error("answered_meanwhile", message);
+            }
             Some(Cmd::Break(class)) => {
                 self.ticket.over();
                 self.end_with_error(class.name(), "The answer of the model broke off.");
@@ -100,7 +137,7 @@ impl Relay {
         match step {
             Step::Out(out) => self.out.extend(out),
             Step::Ended(ended) => {
-                self.app.ended(&self.route, target, &ended);
+                self.app.ended(&self.came.route, target, self.came.calls, &ended);
                 if ended.append_done {
                     self.out.push_back(Bytes::from_static(DONE));
                 }
@@ -110,14 +147,35 @@ impl Relay {
             }
             Step::Broke(broke) => {
                 let Broke { failure, stale, tool_calls_delivered, .. } = *broke;
-                let (code, message) = told(&failure);
-                self.ticket.over();
-                self.ticket.driver().broke(key, failure, stale);
-                self.close(&code, &message, tool_calls_delivered);
+                self.broke(key, failure, stale, tool_calls_delivered);
             }
+            Step::Calls(calls) => match attempt.refuses(&self.came.policy, &calls) {
+                Some(failure) => self.broke(key, failure, false, false),
+                None => {
+                    let calls = calls.into_iter().map(|c| (c.name, c.arguments)).collect();
+                    self.ticket.driver().calls(key, calls);
+                }
+            },
             // Before the commit point only.
             Step::Connected { .. } | Step::Sign(_) | Step::Commit => {}
         }
+    }
+
+    fn written(&mut self, durable: bool) {
+        let (Some((stamps, _)), Some(attempt)) = (self.writing.take(), &mut self.attempt) else { return };
+        if durable {
+            attempt.stamp(&stamps);
+        } else {
+            let key = attempt.key;
+            self.broke(key, Failure::LedgerUnwritable, false, false);
+        }
+    }
+
+    fn broke(&mut self, key: AttemptKey, failure: Failure, stale: bool, tool_calls_delivered: bool) {
+        let (code, message) = told(&failure);
+        self.ticket.over();
+        self.ticket.driver().broke(key, failure, stale);
+        self.close(&code, &message, tool_calls_delivered);
     }
 
     fn end_with_error(&mut self, code: &str, message: &str) {
@@ -142,6 +200,9 @@ fn told(failure: &Failure) -> (String, String) {
         Failure::Reset => "lost its connection".to_owned(),
         Failure::Truncated => "ended before it was complete".to_owned(),
         Failure::Status(status) if !status.message.is_empty() => format!("reported an error: {}", status.message),
+        Failure::LedgerUnwritable => {
+            "calls a tool that changes something, and the gateway cannot write down that it was called".to_owned()
+        }
         Failure::BadFinish(reason) => format!("ended with finish reason `{reason}`"),
         _ if verdict.class == Class::Capacity => "ran out of capacity".to_owned(),
         _ => "broke off".to_owned(),

@@ -13,6 +13,8 @@ pub struct Asked {
     pub turn: u32,
     /// Number of tool results in the whole conversation.
     pub tool_results: u32,
+    /// Number of the assistant's own messages in the whole conversation.
+    pub assistant_messages: u32,
     /// Texts of the tool results after the last user message.
     pub turn_results: Vec<String>,
     /// Order number in the first user message.
@@ -67,6 +69,7 @@ impl Asked {
                     asked.tool_results += 1;
                     asked.turn_results.push(text);
                 }
+                Some("assistant") => asked.assistant_messages += 1,
                 _ => {}
             }
         }

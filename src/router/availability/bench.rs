@@ -64,6 +64,17 @@ impl<Scope: Ord> Benches<Scope> {
         }
     }
 
+    /// Another policy holds: a bench stays if somebody is left who can be probed for it.
+    pub(super) fn succeed(&mut self, mut prober: impl FnMut(&Scope, TargetId) -> Option<TargetId>) {
+        self.by_scope.retain(|scope, benched| match prober(scope, benched.prober) {
+            Some(other) => {
+                benched.prober = other;
+                true
+            }
+            None => false,
+        });
+    }
+
     pub(super) fn contains(&self, scope: &Scope) -> bool {
         self.by_scope.contains_key(scope)
     }

@@ -44,7 +44,7 @@ pub(super) struct State {
     /// A neighbour is out: the reserve is for now.
     reserve_is_free: bool,
     /// What was last told to people.
-    told: Availability,
+    pub(super) told: Availability,
     pub(super) counters: Counters,
 }
 
@@ -64,7 +64,7 @@ pub(in crate::router) struct Board {
     /// Legal targets of each route.
     legal: Vec<Vec<TargetId>>,
     /// By target: group, standing, and when an eligible one becomes stale. `None`: nobody has said anything about records.
-    evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
+    pub(super) evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
     /// Targets whose value may have changed since the last [`Board::settle`], with the reason.
     pub(super) changed: BTreeMap<TargetId, &'static str>,
 }
@@ -76,6 +76,9 @@ impl Board {
             .routes
             .iter()
             .map(|route| {
+                if policy.retired.routes.contains(&route.id) {
+                    return Vec::new();
+                }
                 let all: BTreeSet<TargetId> = route.tiers.iter().flat_map(|t| t.targets.iter().copied()).collect();
                 all.into_iter().filter(|id| route.legal(policy.target(*id))).collect()
             })
@@ -90,7 +93,8 @@ impl Board {
                 rates.push(Rate::default());
                 buckets.len() - 1
             });
-            if let Some(rate) = rates.get_mut(place) {
+            let live = !policy.retired.targets.contains(&target.id);
+            if let Some(rate) = rates.get_mut(place).filter(|_| live) {
                 rate.declare(target.capacity.requests_per_minute, target.capacity.tokens_per_minute);
             }
             let holds = |(route, legal): (&Arc<crate::policy::Route>, &Vec<TargetId>)| {
@@ -101,7 +105,7 @@ impl Board {
                 health: new_health(&policy, target),
                 bucket: BucketId(u16::try_from(place).unwrap_or(u16::MAX)),
                 probe: None,
-                used: policy.routes.iter().any(|r| r.tiers.iter().any(|tier| tier.targets.contains(&target.id))),
+                used: policy.live_routes().any(|r| r.tiers.iter().any(|tier| tier.targets.contains(&target.id))),
                 benched: false,
                 routes: policy.routes.iter().zip(&legal).filter_map(holds).collect(),
                 slots: target.capacity.slots,
@@ -293,14 +297,15 @@ impl Board {
         let state = self.state(id);
         let cooling = self.capacity.until(now, state.bucket);
         let after_cooling = |at: Ts| cooling.map_or(at, |until| until.max(at));
-        // A live probe waits for a request, not for an alarm.
-        let probe = self.probe_at(id).map(after_cooling).filter(|_| !self.live_ready(now, id));
+        let probe = self.probe_at(id).map(after_cooling);
+        // Before it is probed in the background it is told that a request may be its probe.
+        let ready = self.live_from(id).filter(|at| *at > now);
         let look = if self.unwell.contains(&id) { state.health.next_look(now) } else { None };
         let ramp = state.routes.iter().filter_map(|route| {
             let settings = self.policy.route(*route).ramp.as_ref()?;
             self.ramps.next(settings, *route, id)
         });
-        [probe, cooling, look].into_iter().flatten().chain(ramp.min()).min()
+        [probe, ready, cooling, look].into_iter().flatten().chain(ramp.min()).min()
     }
 
     /// Time has come for this target: what changes by itself changes.
@@ -402,7 +407,7 @@ impl Board {
     }
 }
 
-fn new_health(policy: &Policy, target: &Target) -> Health {
+pub(super) fn new_health(policy: &Policy, target: &Target) -> Health {
     let mut health = Health::new(policy.health, policy.breaker.half_open_successes);
     if let Some(p95) = target.capacity.p95_service_ms {
         health.set_baseline(Kind::Whole, Duration::from_millis(p95));

@@ -36,6 +36,8 @@ enum State {
     HalfOpen {
         passed: u32,
         owner: Option<AttemptId>,
+        /// The place for a probe could be taken from then on.
+        since: Ts,
     },
 }
 
@@ -93,6 +95,14 @@ impl Breaker {
             openings: 0,
             closed_at: Ts::ZERO,
         }
+    }
+
+    /// Another policy holds: its figures count from now on. What was counted stays, unless it is counted over another time.
+    pub(crate) fn succeed(&mut self, settings: Settings) {
+        if settings.window != self.settings.window {
+            self.window = Window::new(settings.window);
+        }
+        self.settings = settings;
     }
 
     /// What an attempt that begins now must carry.
@@ -171,13 +181,18 @@ impl Breaker {
         }
     }
 
+    /// When a probe may begin; `None`: it serves, or one is under way.
+    pub(crate) fn probe_from(&self) -> Option<Ts> {
+        match &self.state {
+            State::Closed => None,
+            State::Open { since, cooldown, .. } => Some(*since + *cooldown),
+            State::HalfOpen { owner, since, .. } => owner.is_none().then_some(*since),
+        }
+    }
+
     /// True if a probe may begin.
     pub(crate) fn wants_probe(&self, now: Ts) -> bool {
-        match &self.state {
-            State::Closed => false,
-            State::Open { since, cooldown, .. } => *since + *cooldown <= now,
-            State::HalfOpen { owner, .. } => owner.is_none(),
-        }
+        self.probe_from().is_some_and(|at| at <= now)
     }
 
     /// The probe begins; it owns the one place. Ignored unless [`Breaker::wants_probe`].
@@ -186,7 +201,8 @@ impl Breaker {
             return;
         }
         let passed = if let State::HalfOpen { passed, .. } = self.state { passed } else { 0 };
-        self.state = State::HalfOpen { passed, owner: Some(probe) };
+        let since = self.probe_from().unwrap_or(now);
+        self.state = State::HalfOpen { passed, owner: Some(probe), since };
     }
 
     fn owned_by(&self, probe: AttemptId) -> bool {
@@ -201,7 +217,7 @@ impl Breaker {
         let State::HalfOpen { passed, .. } = self.state else { return false };
         let passed = passed + 1;
         if passed < self.settings.half_open_successes.max(1) {
-            self.state = State::HalfOpen { passed, owner: None };
+            self.state = State::HalfOpen { passed, owner: None, since: now };
             return false;
         }
         self.state = State::Closed;
@@ -216,6 +232,15 @@ impl Breaker {
             self.open(now, true, rng);
         }
         owned
+    }
+
+    /// The request that was the probe ended by its own fault, or its client's: nothing is known, and the next may be it at once.
+    pub(crate) fn probe_released(&mut self, probe: AttemptId) {
+        if self.owned_by(probe)
+            && let State::HalfOpen { owner, .. } = &mut self.state
+        {
+            *owner = None;
+        }
     }
 
     /// The probe ended without a verdict on the provider (a rate limit, a refused credential): open again, as long as before.

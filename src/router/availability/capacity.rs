@@ -59,6 +59,11 @@ impl Capacity {
         Capacity { base, max, cooldowns: vec![None; buckets] }
     }
 
+    /// A cooldown goes on in the bucket that stands for the same limit.
+    pub(crate) fn inherit(&mut self, bucket: BucketId, old: &Capacity, place: BucketId) {
+        self.set(bucket, old.of(place));
+    }
+
     fn of(&self, bucket: BucketId) -> Option<Cooldown> {
         self.cooldowns.get(usize::from(bucket.0)).copied().flatten()
     }

@@ -208,8 +208,10 @@ impl Health {
     /// The share of traffic it has earned, as last judged.
     pub(crate) fn share(&self) -> f64 {
         let Some(score) = self.score else { return 1.0 };
-        let deweight = self.settings.deweight_below.max(1.0);
-        (score.total / deweight).min(0.1 + 1.8 * score.latency_part).clamp(LEAST_SHARE, 1.0)
+        // Zero: no score is so low that it costs traffic.
+        let deweight = self.settings.deweight_below;
+        let earned = if deweight > 0.0 { score.total / deweight } else { 1.0 };
+        earned.min(0.1 + 1.8 * score.latency_part).clamp(LEAST_SHARE, 1.0)
     }
 
     /// True if time alone may change something: it is judged again at each bucket's end.
@@ -320,6 +322,19 @@ mod tests {
         assert!(close(score.latency_part, 1.0), "fifteen answers are too few for a percentile");
         assert!(close(score.total, 70.0 * 0.75 + 30.0), "{score:?}");
         assert!(close(h.share(), 1.0), "82.5 is above 50");
+    }
+
+    #[test]
+    fn deweight_below_zero_points_is_never() {
+        for (deweight_below, share) in [(50.0, 44.0 / 50.0), (100.0, 0.44), (0.0, 1.0)] {
+            let mut h = Health::new(Settings { deweight_below, ..Settings::default() }, 2);
+            h.set_baseline(Kind::Stream, Duration::from_secs(1));
+            for n in 0..100 {
+                if n % 5 == 0 { answer(&mut h, Ts::from_s(1), 300) } else { h.failed(Ts::from_s(1)) }
+            }
+            assert!(close(h.score().expect("a hundred").total, 70.0 * 0.2 + 30.0));
+            assert!(close(h.share(), share), "{deweight_below}: {}", h.share());
+        }
     }
 
     #[test]

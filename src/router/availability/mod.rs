@@ -25,6 +25,7 @@ mod place;
 mod probes;
 mod ramp;
 mod rate;
+mod succession;
 mod window;
 
 pub(super) use self::board::{Began, Board};

@@ -54,6 +54,11 @@ impl Places {
         self.benches.lift(|scope| *scope == way);
     }
 
+    /// Another policy holds: what is reached through another egress now is another way.
+    pub(crate) fn succeed(&mut self, live: &[&Target]) {
+        self.benches.succeed(|way, prober| live.iter().any(|t| Way::of(t) == *way).then_some(prober));
+    }
+
     /// Its probe did not pass.
     pub(crate) fn re_arm(&mut self, now: Ts, target: TargetId) {
         self.benches.re_arm(now, target);

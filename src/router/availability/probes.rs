@@ -22,12 +22,23 @@ impl Board {
         if benched {
             return bench;
         }
-        match state.breaker.gate() {
-            Gate::Closed => state.health.ejected_until(),
-            Gate::HalfOpen(true) => None,
-            Gate::Open(until) => Some(until),
-            Gate::HalfOpen(false) => Some(Ts::ZERO),
+        if state.breaker.gate() == Gate::Closed {
+            return state.health.ejected_until();
         }
+        // Under `probe: live` a request goes first, if one comes in the time of one base cooldown. A stand-in that nobody needs, or
+        // a gateway that gets no traffic because it is not ready, would stay out for ever.
+        let patience = match self.policy.breaker.probe {
+            ProbeKind::Live => self.policy.breaker.base_cooldown,
+            ProbeKind::Golden => std::time::Duration::ZERO,
+        };
+        state.breaker.probe_from().map(|at| at + patience)
+    }
+
+    /// Under `probe: live`: from when on a request may be the probe.
+    pub(super) fn live_from(&self, id: TargetId) -> Option<Ts> {
+        let state = self.state(id);
+        let live = self.policy.breaker.probe == ProbeKind::Live && state.probe.is_none() && !state.benched;
+        live.then(|| state.breaker.probe_from()).flatten()
     }
 
     /// True if a probe must begin now.
@@ -58,10 +69,10 @@ impl Board {
     }
 
     /// The request that was the probe ended without a word about the target: the next one may be it.
-    pub(in crate::router) fn live_undecided(&mut self, now: Ts, id: TargetId, attempt: AttemptId, rng: &mut Rng) {
+    pub(in crate::router) fn live_released(&mut self, id: TargetId, attempt: AttemptId) {
         self.probe_over(id, attempt);
-        self.state_mut(id).breaker.probe_undecided(now, attempt, rng);
-        self.changed.insert(id, "probe_undecided");
+        self.state_mut(id).breaker.probe_released(attempt);
+        self.changed.insert(id, "probe_released");
     }
 
     /// The probe begins and takes the one place.

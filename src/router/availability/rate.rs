@@ -94,6 +94,17 @@ impl Rate {
         smaller(&mut self.tokens, tokens_per_minute);
     }
 
+    /// What was spent under another limit is spent under this one.
+    pub(crate) fn inherit(&mut self, old: &Rate) {
+        let take = |new: &mut Option<Minute>, old: &Option<Minute>| {
+            if let (Some(new), Some(old)) = (new, old) {
+                *new = Minute { limit: new.limit, ..old.clone() };
+            }
+        };
+        take(&mut self.requests, &old.requests);
+        take(&mut self.tokens, &old.tokens);
+    }
+
     /// When a request of so many tokens may go; `None`: now.
     pub(crate) fn until(&self, now: Ts, tokens: u64) -> Option<Ts> {
         let requests = self.requests.as_ref().filter(|m| m.full(now, 1)).and_then(|m| m.until(now, 1));

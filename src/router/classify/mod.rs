@@ -3,7 +3,7 @@
 //! | how it failed | class | counted |
 //! |---|---|---|
 //! | the network, TLS, silence, a broken or empty answer | provider | yes |
-//! | the gateway's own fault (`internal`), or a probe's answer that is not good enough (`quality`) | provider | no |
+//! | the gateway's own fault (`internal`, `ledger_unwritable`), or a probe's answer that is not good enough (`quality`) | provider | no |
 //! | a status or an error object | see `status.rs` | provider only |
 
 mod status;
@@ -15,6 +15,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::io::Failure;
+
+/// The reason of [`Failure::LedgerUnwritable`].
+pub const UNWRITABLE: &str = "ledger_unwritable";
 
 /// The class of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -154,6 +157,7 @@ pub fn classify(failure: &Failure) -> Verdict {
         Failure::TooLarge => provider("too_large"),
         // Our own fault must not take a healthy target out.
         Failure::Quality(_) => Verdict { counted: false, ..provider("quality") },
+        Failure::LedgerUnwritable => Verdict { counted: false, ..provider(UNWRITABLE) },
         Failure::Internal(_) => Verdict { counted: false, ..provider("internal") },
     }
 }

@@ -1,11 +1,8 @@
-//! What is left when nobody may or can answer; evidence; the ledger as requests meet it.
+//! What is left when nobody may or can answer; evidence.
 
 use crate::policy::*;
-use crate::router::decision::Outcome;
-use crate::router::ledger::CallState;
 use crate::router::testkit::*;
 use crate::router::*;
-use crate::units::Ts;
 
 fn collect() -> Drive {
     Kit::new()
@@ -139,96 +136,4 @@ fn an_eligible_record_becomes_stale_by_time() {
     d.broke(d.attempt(r), status(429));
     let record = d.record(r).expect("done");
     assert_eq!(record.skipped[0].reason, "evidence_stale");
-}
-
-fn said(turn: u64) -> Facts {
-    Facts {
-        tools: true,
-        risky_tools: true,
-        conversation: Some(Conversation {
-            client: "shop".into(),
-            id: "c1".into(),
-            turn,
-            history_version: None,
-            repeats: false,
-            calls_so_far: 0,
-            results: Vec::new(),
-        }),
-        ..facts()
-    }
-}
-
-fn shop() -> Drive {
-    Kit::new()
-        .target("a", |_| {})
-        .target("b", |_| {})
-        .route("r", &[&["a", "b"]], |_| {})
-        .change(|p| {
-            let keyed = Tool { side_effects: SideEffects::Keyed, key_argument: Some("id".into()), handoff: false };
-            p.tools.insert("create_ticket".into(), keyed);
-        })
-        .drive()
-}
-
-fn call(d: &mut Drive, r: RequestId, tool: &str) -> LedgerCalls {
-    let attempt = d.attempt(r);
-    d.input(Input::Calls { attempt, calls: vec![ProposedCall { tool: tool.into(), arguments: "{}".into() }] });
-    d.out
-        .iter()
-        .rev()
-        .find_map(|o| match o {
-            Output::Calls { calls, .. } => Some(calls.clone()),
-            _ => None,
-        })
-        .expect("answered")
-}
-
-type LedgerCalls = Vec<crate::router::ledger::LedgerCall>;
-
-#[test]
-fn a_repeated_turn_is_answered_from_the_ledger_and_nobody_is_dialled() {
-    let mut d = shop();
-    let r = d.arrive(said(1));
-    let calls = call(&mut d, r, "create_ticket");
-    d.ended(d.attempt(r));
-    assert_eq!(d.engine.snapshot(d.now).unconfirmed_calls, 1);
-    let again = d.arrive(said(1));
-    let Some(Reply::FromLedger { calls: replayed }) = d.reply(again) else { panic!("{:?}", d.reply(again)) };
-    assert_eq!(replayed[0].operation_key, calls[0].operation_key);
-    assert_eq!(replayed[0].state, CallState::Delivered);
-    assert!(d.dialled(again).is_empty());
-    assert_eq!(d.record(again).expect("done").outcome, Outcome::FromLedger);
-}
-
-#[test]
-fn a_call_that_broke_before_delivery_is_made_by_the_next_target_with_the_same_key() {
-    let mut d = shop();
-    let r = d.arrive(said(1));
-    let first = call(&mut d, r, "create_ticket");
-    d.broke(d.attempt(r), Failure::Reset);
-    let second = call(&mut d, r, "create_ticket");
-    assert_eq!(d.dialled(r), ["a", "b"]);
-    assert_eq!(first[0].operation_key, second[0].operation_key, "twice is as once");
-    d.ended(d.attempt(r));
-    assert_eq!(d.engine.snapshot(d.now).unconfirmed_calls, 1);
-}
-
-#[test]
-fn a_repeated_turn_with_an_unkeyed_call_goes_to_a_human() {
-    let mut d = shop();
-    let r = d.arrive(said(1));
-    call(&mut d, r, "issue_refund");
-    d.ended(d.attempt(r));
-    let again = d.arrive(said(1));
-    assert!(matches!(d.reply(again), Some(Reply::Handoff { cause: HandoffCause::Repeated, .. })));
-}
-
-#[test]
-fn without_a_conversation_calls_still_get_ids_of_their_own() {
-    let mut d = shop();
-    let (r, s) = (d.arrive(facts()), d.arrive(facts()));
-    let (x, y) = (call(&mut d, r, "create_ticket"), call(&mut d, s, "create_ticket"));
-    assert_ne!(x[0].call_id, y[0].call_id);
-    assert_eq!(d.engine.snapshot(d.now).unconfirmed_calls, 0, "it only observes");
-    let _ = Ts::ZERO;
 }

@@ -168,3 +168,15 @@ fn a_hedge_counts_as_a_dial() {
     d.pass_ms(1_500);
     assert_eq!(d.dialled(r), ["a"]);
 }
+
+#[test]
+fn a_dial_on_a_fresh_connection_is_hedged_as_the_one_before_was() {
+    let mut d = two(|_| {});
+    let r = d.arrive(facts());
+    d.input(Input::Broke { attempt: d.attempt(r), failure: Failure::Reset, reused: true });
+    assert_eq!(d.dialled(r), ["a", "a"]);
+    d.connected(d.attempt(r));
+    d.pass_ms(1_200);
+    assert_eq!(d.dialled(r), ["a", "a", "b"]);
+    assert_eq!(hedges(&d), 1);
+}

@@ -125,14 +125,60 @@ fn a_live_probe_that_fails_costs_its_customer_a_failover_and_opens_again() {
 }
 
 #[test]
-fn a_live_probe_whose_client_leaves_gives_its_place_back() {
+fn a_live_probe_whose_client_leaves_gives_its_place_back_at_once() {
     let mut d = live();
     let r = d.arrive(facts());
     d.input(Input::ClientGone { request: r, stalled: false });
-    d.pass_s(6);
     assert_eq!(d.state("a"), "probing");
     let next = d.arrive(facts());
     assert_eq!(d.dialled(next), ["a"]);
+}
+
+#[test]
+fn a_bad_request_as_a_live_probe_keeps_nobody_out() {
+    let mut d = live();
+    for _ in 0..20 {
+        let bad = d.arrive(facts());
+        assert_eq!(d.dialled(bad), ["a"]);
+        d.broke(d.attempt(bad), object(400, "invalid_request_error", "", "bad"));
+        d.pass_ms(10);
+    }
+    assert_eq!(d.good_request(), "a");
+    assert_eq!(d.good_request(), "a");
+    assert_eq!(d.state("a"), "serving");
+}
+
+#[test]
+fn a_rate_limited_live_probe_waits_as_long_as_before() {
+    let mut d = live();
+    let r = d.arrive(facts());
+    d.broke(d.attempt(r), status(429));
+    assert_eq!((d.state("a"), d.dialled(r)), ("cooling", vec!["a".to_owned(), "b".to_owned()]));
+    assert!(cooldown(&d) <= Duration::from_secs(5));
+}
+
+#[test]
+fn where_no_request_comes_a_live_probe_is_made_in_the_background() {
+    let mut d = live();
+    let (probe, waited) = next_probe(&mut d);
+    assert!(waited <= Duration::from_secs(5), "one base cooldown after its own was over: {waited:?}");
+    let beside = d.arrive(facts());
+    assert_eq!(d.dialled(beside), ["b"], "one at a time");
+    d.ended(d.attempt(beside));
+    d.ended(probe);
+    let (probe, _) = next_probe(&mut d);
+    d.ended(probe);
+    assert_eq!(d.state("a"), "serving");
+}
+
+#[test]
+fn a_live_probe_that_is_overdue_when_its_client_leaves_has_failed() {
+    let mut d = live();
+    let r = d.arrive(facts());
+    d.connected(d.attempt(r));
+    d.now = d.now + Duration::from_secs(30);
+    d.input(Input::ClientGone { request: r, stalled: false });
+    assert_eq!(d.state("a"), "cooling");
 }
 
 #[test]

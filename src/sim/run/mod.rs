@@ -200,12 +200,12 @@ impl<'a, C: Core> Run<'a, C> {
         self.arrivals.calm();
         let bound = self.now + crate::sim::verify::recovery_bound(&self.setup.policy);
         let healed = self.now;
-        if !self.until(bound, tell, |run| run.all_serve()) {
+        if !self.until(bound, tell, |run| run.still_out().next().is_none()) {
             return false;
         }
         let took = self.now.since(healed);
-        let all_serve = self.all_serve();
-        let out: Vec<usize> = (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t]).collect();
+        let out: Vec<usize> = self.still_out().collect();
+        let all_serve = out.is_empty();
         if let Some(checker) = &mut self.checker {
             checker.all_serve(self.now, all_serve, &out, took);
             checker.expect_first_choice = all_serve;
@@ -228,8 +228,9 @@ impl<'a, C: Core> Run<'a, C> {
         self.until(drained, tell, |run| run.asked.len() == 0 && run.flights.len() == 0)
     }
 
-    fn all_serve(&self) -> bool {
-        self.serving.iter().zip(&self.used).all(|(serving, used)| *serving || !*used)
+    /// Targets of routes that do not serve.
+    fn still_out(&self) -> impl Iterator<Item = usize> {
+        (0..self.serving.len()).filter(|t| self.used[*t] && !self.serving[*t])
     }
 
     /// Goes on until this time, or until `enough`. False: asked to stop.

@@ -10,7 +10,7 @@ pub use route::*;
 
 use super::document::{self, Limits, SpannedDoc};
 use super::named::Named;
-use super::numbers::{Count, Ms, Seconds, Share};
+use super::numbers::{Count, Ms, Pause, Seconds, Share};
 use super::text::{Name, Names, NamesOrNone};
 use crate::diag::Diagnostic;
 
@@ -361,8 +361,8 @@ pub struct Breaker {
     pub failure_ratio: Option<f64>,
     /// The window.
     pub window_s: Option<Seconds>,
-    /// First cooldown.
-    pub base_cooldown_s: Option<Seconds>,
+    /// First cooldown, at least 0.05: below that, probes would follow each other without a pause.
+    pub base_cooldown_s: Option<Pause>,
     /// Longest cooldown.
     pub max_cooldown_s: Option<Seconds>,
     /// Completed probes that close it.

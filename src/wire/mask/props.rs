@@ -20,7 +20,7 @@ fn names() -> Names {
 fn masked(body: &Value, names: &Names) -> (Value, Originals) {
     let request = request(body);
     let masked = mask(&request, names).unwrap();
-    let sent = request.send(&request.model, crate::wire::chat::Changes::default(), Some(&masked)).concat();
+    let sent = request.send(&request.model, &crate::wire::changes::Changes::default(), Some(&masked)).concat();
     (serde_json::from_slice(&sent).unwrap(), (*masked.originals).clone())
 }
 
@@ -161,7 +161,7 @@ fn a_placeholder_that_stands_in_the_request_is_left_alone() {
     let raw = r#"{"model":"m","messages":[{"role":"user","content":"anna@x.com"}],"tools":[{"d":"\u005bEMAIL_1]"}]}"#;
     let request = ChatRequest::parse(Bytes::from_static(raw.as_bytes())).unwrap();
     let sent =
-        request.send("m", crate::wire::chat::Changes::default(), Some(&mask(&request, &names()).unwrap())).concat();
+        request.send("m", &crate::wire::changes::Changes::default(), Some(&mask(&request, &names()).unwrap())).concat();
     assert!(String::from_utf8(sent).unwrap().contains("[EMAIL_B1]"));
 }
 
@@ -170,7 +170,7 @@ fn every_other_byte_stays_as_it_came() {
     let raw = r#"{ "model":"m" ,"x": 1.50, "messages":[ {"role":"user","content":"\u0061nna\u0040x.com \ud83d \/ \n"},{"role":"user", "name":"Anna_P","content":null}] , "user":"u-1"}"#;
     let request = ChatRequest::parse(Bytes::from_static(raw.as_bytes())).unwrap();
     let sent = request
-        .send("m", crate::wire::chat::Changes::default(), Some(&mask(&request, &Names::default()).unwrap()))
+        .send("m", &crate::wire::changes::Changes::default(), Some(&mask(&request, &Names::default()).unwrap()))
         .concat();
     let want = raw.replace(r"\u0061nna\u0040x.com", "[EMAIL_1]").replace("Anna_P", "[NAME_1]");
     assert_eq!(String::from_utf8(sent).unwrap(), want);

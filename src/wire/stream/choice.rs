@@ -4,6 +4,7 @@ use super::sentence::Sentence;
 use super::{Anomaly, StreamFault, StreamSettings};
 use crate::wire::chunk::{Choice, MAX_CALLS};
 use crate::wire::rewrite::Splice;
+use crate::wire::stamp::Piece;
 use crate::wire::toolcall::Calls;
 
 /// What one chunk holds, over all its choices.
@@ -20,6 +21,8 @@ pub(super) struct Seen {
     pub(super) progress: bool,
     pub(super) anomalies: Vec<Anomaly>,
     pub(super) splices: Vec<Splice>,
+    /// Where the pieces of calls stand, if they are to be stamped.
+    pub(super) pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +108,12 @@ impl ChoiceState {
             seen.call = true;
             self.waits_from.get_or_insert(seq);
             let placed = self.calls.add(fragment);
+            if settings.stamp_calls {
+                if fragment.legacy {
+                    return Err(StreamFault::Malformed("an old `function_call`, which has no id".to_owned()));
+                }
+                seen.pieces.push(Piece::new(placed.call, fragment));
+            }
             match fragment.index {
                 Some(sent) if sent != placed.index => {
                     seen.anomalies.push(Anomaly::Renumbered);

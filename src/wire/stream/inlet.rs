@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings, StreamState};
 use crate::units::Ts;
 use crate::wire::mask::{Originals, Restored, Restorer};
-use crate::wire::{SseEvent, SseReader};
+use crate::wire::{SseEvent, SseReader, Stamp};
 
 /// A reader and a machine in one: chunks of the body in, what is to be done out.
 #[derive(Debug)]
@@ -91,6 +91,11 @@ impl StreamInlet {
         self.state.poll_timeout()
     }
 
+    /// The calls that were handed out, as the client must see them; what waited for it follows.
+    pub fn stamp(&mut self, stamps: &[Stamp]) -> Pushed {
+        self.state.stamp(stamps)
+    }
+
     /// The body has ended: `clean` by itself, or else by a broken connection or a silence past its limit.
     pub fn end(&mut self, clean: bool, now: Ts) -> StreamEnd {
         let before = self.state.committed;
@@ -111,6 +116,7 @@ impl StreamInlet {
             }
         };
         if matches!(end.done, Done::Fault(_)) {
+            end.calls = None;
             // After commit the last event may still be sent: it is a part of this attempt's answer.
             if before {
                 end.out = first.out;
@@ -121,6 +127,7 @@ impl StreamInlet {
             first.out.append(&mut end.out);
             end.out = first.out;
             end.commit |= first.commit;
+            end.calls = first.calls.or(end.calls);
         }
         end
     }
@@ -144,6 +151,7 @@ fn joined(mut first: Pushed, second: Pushed) -> Pushed {
     first.commit |= second.commit;
     first.progress |= second.progress;
     first.ended |= second.ended;
+    first.calls = first.calls.or(second.calls);
     first.fault = first.fault.or(second.fault);
     first
 }

@@ -9,6 +9,7 @@
 mod choice;
 mod inlet;
 mod sentence;
+mod stamping;
 mod tidy;
 mod types;
 
@@ -19,6 +20,7 @@ use bytes::Bytes;
 
 use self::choice::{ChoiceState, Seen};
 pub use self::inlet::StreamInlet;
+use self::stamping::{Stamping, Unstamped};
 pub use self::types::{Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings};
 use super::chunk::{Choice, Chunk, MAX_CHOICES};
 use super::error::{self, ErrorObject};
@@ -44,6 +46,8 @@ struct Held {
     commits: bool,
     /// It holds a fragment of a tool call.
     call: bool,
+    /// It is put together when its calls are stamped.
+    unstamped: Option<Box<Unstamped>>,
 }
 
 /// The end-state machine of one attempt. Feed it with [`StreamState::event`] (or through a [`StreamInlet`]), let time pass
@@ -61,6 +65,9 @@ pub struct StreamState {
     life_shown: bool,
     call_shown: bool,
     calls_delivered: bool,
+    stamping: Stamping,
+    /// What waits for the stamps leaves with force.
+    force: bool,
     first_text: Option<Ts>,
     data_seen: bool,
     stray: Option<&'static str>,
@@ -88,6 +95,8 @@ impl StreamState {
             life_shown: false,
             call_shown: false,
             calls_delivered: false,
+            stamping: Stamping::NotYet,
+            force: false,
             first_text: None,
             data_seen: false,
             stray: None,
@@ -131,6 +140,7 @@ impl StreamState {
             let failed = self.fail(fault, before);
             return if before { Pushed { out: pushed.out, ..failed } } else { failed };
         }
+        pushed.calls = self.due();
         pushed
     }
 
@@ -140,6 +150,7 @@ impl StreamState {
         if self.poll_timeout().is_some_and(|at| now >= at) {
             self.release(&mut pushed.out, &mut pushed.commit, true);
         }
+        pushed.calls = self.due();
         pushed
     }
 
@@ -147,9 +158,9 @@ impl StreamState {
     /// `[DONE]` as well.
     pub fn finish(&mut self, clean: bool) -> StreamEnd {
         if let Some(fault) = &self.fault {
-            return StreamEnd { out: Vec::new(), commit: false, done: Done::Fault(fault.clone()) };
+            return StreamEnd { out: Vec::new(), commit: false, calls: None, done: Done::Fault(fault.clone()) };
         }
-        let mut end = StreamEnd { out: Vec::new(), commit: false, done: Done::Fault(StreamFault::Empty) };
+        let mut end = StreamEnd { out: Vec::new(), commit: false, calls: None, done: Done::Fault(StreamFault::Empty) };
         if !self.done_seen && !self.closed {
             if let Err(fault) = self.judge_end(clean) {
                 self.fail(fault.clone(), self.committed);
@@ -161,6 +172,7 @@ impl StreamState {
             self.release(&mut end.out, &mut end.commit, true);
             self.closed = true;
         }
+        end.calls = self.due();
         end.done = Done::Complete(self.completion());
         end
     }
@@ -269,7 +281,7 @@ impl StreamState {
         if self.choices.iter().any(|c| c.finish.is_none()) {
             self.note(Anomaly::DoneWithoutFinish);
         }
-        self.hold(Held { raw: event.raw, seq: self.seq, touches: 0, commits: false, call: false });
+        self.hold(Held { raw: event.raw, seq: self.seq, touches: 0, commits: false, call: false, unstamped: None });
         self.let_go();
         self.release(&mut pushed.out, &mut pushed.commit, true);
         self.done_seen = true;
@@ -296,7 +308,16 @@ impl StreamState {
         for anomaly in std::mem::take(&mut seen.anomalies) {
             self.note(anomaly);
         }
-        let raw = if seen.splices.is_empty() { event.raw } else { rewrite::splice_event(&event, &seen.splices) };
+        if self.settings.stamp_calls && seen.call {
+            self.judge_stamping()?;
+        }
+        let (raw, unstamped) = if seen.pieces.is_empty() {
+            let as_it_is = seen.splices.is_empty();
+            (if as_it_is { event.raw } else { rewrite::splice_event(&event, &seen.splices) }, None)
+        } else {
+            let (splices, pieces) = (std::mem::take(&mut seen.splices), std::mem::take(&mut seen.pieces));
+            (event.raw.clone(), Some(Box::new(Unstamped { event, splices, pieces })))
+        };
         let waits = self.waits(seen.touches, self.seq);
         if seen.text && !waits && self.first_text.is_none() {
             self.first_text = Some(now);
@@ -306,7 +327,7 @@ impl StreamState {
             CommitAt::FirstSentence => seen.sentence_end || seen.real_end,
             CommitAt::Complete => false,
         };
-        self.hold(Held { raw, seq: self.seq, touches: seen.touches, commits, call: seen.call });
+        self.hold(Held { raw, seq: self.seq, touches: seen.touches, commits, call: seen.call, unstamped });
         self.release(&mut pushed.out, &mut pushed.commit, false);
         if self.held_bytes > self.settings.hold_limit_bytes {
             return Err(StreamFault::TooLarge);
@@ -375,14 +396,24 @@ impl StreamState {
         // While one choice waits, no call of another may leave either: it could be torn by what waits in the middle of it.
         let some_wait = self.choices.iter().any(|c| c.waits_from.is_some());
         let leaves = |h: &&Held| !some_wait || !(h.call || self.waits(h.touches, h.seq));
-        let free = self.queue.iter().take_while(leaves).count();
+        let mut free = self.queue.iter().take_while(leaves).count();
         if free == 0 {
             return;
         }
-        if !self.committed {
-            if !force && !self.queue.iter().take(free).any(|h| h.commits) {
-                return;
+        if !self.committed && !force && !self.queue.iter().take(free).any(|h| h.commits) {
+            return;
+        }
+        if self.settings.stamp_calls
+            && self.stamping != Stamping::Done
+            && let Some(call) = self.queue.iter().take(free).position(|h| h.call)
+        {
+            if self.stamping == Stamping::NotYet {
+                self.stamping = Stamping::Due;
             }
+            self.force |= force;
+            free = if self.committed { call } else { 0 };
+        }
+        if free > 0 && !self.committed {
             self.committed = true;
             *commit = true;
         }
@@ -445,7 +476,7 @@ impl StreamState {
         self.anomalies.sort_unstable();
         Completion {
             finish_reasons: self.choices.iter().map(|c| (c.index, c.finish.clone())).collect(),
-            tool_calls: self.choices.iter().flat_map(|c| c.calls.calls().iter().cloned()).collect(),
+            tool_calls: self.called(),
             usage: self.usage,
             model: self.model.clone(),
             fingerprint: self.fingerprint.clone(),

@@ -32,6 +32,9 @@ pub struct StreamSettings {
     pub choices: u32,
     /// Give tool-call fragments that were sent without an `index` the one they belong to. Off: relayed as they came.
     pub add_missing_index: bool,
+    /// Hand the calls out before they leave ([`Pushed::calls`]) and wait for [`super::StreamState::stamp`]. Then all calls are of
+    /// one choice, and none follows once they were handed out.
+    pub stamp_calls: bool,
     /// Credential values that must not stand in an error message.
     pub secrets: Secrets,
 }
@@ -44,6 +47,7 @@ impl Default for StreamSettings {
             client_wants_usage: false,
             choices: 1,
             add_missing_index: false,
+            stamp_calls: false,
             secrets: Secrets::default(),
         }
     }
@@ -163,7 +167,10 @@ pub struct Pushed {
     /// The attempt has failed; nothing more will come. If the client was not committed before this step, `out` is empty and
     /// nothing has been sent; if it was, `out` may hold what came before the failure.
     pub fault: Option<StreamFault>,
-    /// `[DONE]` is among `out`: there is no need to wait for the end of the body. Call [`super::StreamState::finish`] now.
+    /// The calls are whole and would leave now: what follows waits until they are stamped. Once per attempt, and the commit point
+    /// may wait with it.
+    pub calls: Option<Vec<ToolCall>>,
+    /// `[DONE]` is among `out` (or waits behind the calls): there is no need to wait for the end of the body. Call [`super::StreamState::finish`] now.
     pub ended: bool,
 }
 
@@ -174,6 +181,8 @@ pub struct StreamEnd {
     pub out: Vec<Bytes>,
     /// This is the commit point: ask the core before sending `out`.
     pub commit: bool,
+    /// As [`Pushed::calls`].
+    pub calls: Option<Vec<ToolCall>>,
     /// The outcome.
     pub done: Done,
 }

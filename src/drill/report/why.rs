@@ -1,0 +1,101 @@
+//! Beside the verdict: what it rests on, and the next step.
+
+use crate::drill::evidence::Evidence;
+use crate::drill::judge::Judgement;
+use crate::drill::verdict::{Finding, Verdict, Weight};
+
+/// Findings that come of nobody standing in.
+const NOBODY: [&str; 5] = ["no_failover", "lost_in_flight", "recovery_exceeded", "deadline_missed", "handoff_rate"];
+
+/// What in the policy itself keeps everybody from standing in, if that is what was found.
+#[must_use]
+pub fn forbidden<'a>(ev: &'a Evidence, j: &Judgement) -> Option<&'a str> {
+    let found = j.findings.iter().any(|f| NOBODY.contains(&f.code.as_str()));
+    ev.declared.nobody_stands_in.as_deref().filter(|_| found)
+}
+
+/// `why: ...` and `next: ...`; empty beside a PASS and where somebody ended the run.
+#[must_use]
+pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
+    let decides = match j.verdict {
+        Verdict::Pass | Verdict::Aborted => return Vec::new(),
+        Verdict::Invalid => Weight::Invalid,
+        Verdict::Fail if j.findings.iter().any(|f| f.weight == Weight::Harm) => Weight::Harm,
+        Verdict::Fail => Weight::Failure,
+    };
+    let Some(first) = j.findings.iter().find(|f| f.weight == decides) else { return Vec::new() };
+    let more = match j.findings.iter().filter(|f| f.weight == decides).count() - 1 {
+        0 => String::new(),
+        n => format!(" (and {n} more above)"),
+    };
+    let example = first.examples.first().map(|e| format!(": {e}")).unwrap_or_default();
+    let mut out = vec![format!("why: {}: {}{example}{more}", first.code, first.text)];
+    out.extend(next(ev, j, first).map(|step| format!("next: {step}")));
+    out
+}
+
+fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
+    if let Some(why) = forbidden(ev, j) {
+        return Some(why.to_owned());
+    }
+    let route = &ev.declared.route;
+    let says = |what: &str| first.examples.iter().any(|e| e.contains(what));
+    Some(match first.code.as_str() {
+        "steady_state_not_met" if says("model_not_found") || says("no route of this gateway") => format!(
+            "call the route (or alias) of your gateway {route}, or put its own name as `route:` into a copy of the drill file (`llmfo drill show {}`)",
+            ev.drill
+        ),
+        "steady_state_not_met" if says("nobody_may_answer") => format!(
+            "let the targets of route {route} answer: the customers offer tools, some ask for a strict schema, and all carry personal data"
+        ),
+        "steady_state_not_met" if says("handoff") => {
+            "has the policy expired? Its gateway's /readyz and the line at its start say so".into()
+        }
+        "steady_state_not_met" if says("text that no provider has in its log") => {
+            "start the gateway with the addresses under `providers` of this lab: another one answered".into()
+        }
+        "steady_state_not_met" => "make the gateway answer first; nothing was broken yet".into(),
+        "fault_bypassed" => {
+            "let the gateway dial the lab's providers by the URLs under `providers`, and no other way".into()
+        }
+        "fault_not_seen" => format!("is the broken provider the first choice of route {route}?"),
+        "stand_in_down" => "make the stand-in well first; its own log says what it answered".into(),
+        "generator_late" => "run it again on a machine that has less to do".into(),
+        "sample_too_small" => "let the outage last longer, or the load be higher, in a copy of the drill file".into(),
+        "lab_lost" | "fault_lifted" | "fault_server_lost" | "evidence_lost" => {
+            "run it again, with nobody else at the lab".into()
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drill::judge::judge;
+    use crate::drill::verdict::Findings;
+
+    fn told(code: &str, example: &str, change: impl Fn(&mut Evidence)) -> Vec<String> {
+        let mut ev = Evidence { drill: "region-outage".into(), ..Evidence::default() };
+        ev.declared.route = "support-chat".into();
+        change(&mut ev);
+        let mut findings = Findings::default();
+        findings.add(code, example.into());
+        let verdict = findings.verdict(false);
+        why(&ev, &Judgement { verdict, findings: findings.sorted(), ..judge(&Evidence::default()) })
+    }
+
+    #[test]
+    fn the_cause_and_the_next_step_stand_beside_the_verdict() {
+        let quoted = "c1: HTTP error 404 (model_not_found): \"The model `support-chat` is no route of this gateway; known: chat\"";
+        let lines = told("steady_state_not_met", quoted, |_| {});
+        assert!(lines[0].starts_with("why: steady_state_not_met: ") && lines[0].contains("known: chat"), "{lines:?}");
+        assert!(lines[1].contains("your gateway support-chat") && lines[1].contains("`route:`"), "{lines:?}");
+
+        let lines = told("no_failover", "c1", |ev| ev.declared.nobody_stands_in = Some("`failover: none`: out".into()));
+        assert_eq!(lines[1], "next: `failover: none`: out");
+        // What nobody standing in does not explain is not put down to it.
+        let lines = told("schema_broken", "c1", |ev| ev.declared.nobody_stands_in = Some("x".into()));
+        assert_eq!(lines.len(), 1);
+    }
+}

@@ -1,0 +1,96 @@
+//! Orders of operators over the admin listener: `POST` gives one, `DELETE` ends it, `GET` lists them.
+//!
+//! Each needs the header `x-llmfo-reason`. It is written down; and a web page that an operator happens to look at cannot send it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json as value;
+
+use super::super::app::App;
+use super::super::http::{Answer, Refusal, json, wrong_method};
+use super::super::orders::{Forced, LONGEST, Orders, What};
+use crate::policy::TargetId;
+
+/// The path below which they are.
+pub const PATH: &str = "/orders";
+/// The header with the reason.
+pub const REASON: &str = "x-llmfo-reason";
+
+/// Answers a request below [`PATH`].
+pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Refusal> {
+    let rest = request.uri().path().strip_prefix(PATH).unwrap_or_default();
+    let parts: Vec<&str> = rest.split('/').filter(|p| !p.is_empty()).collect();
+    if parts.is_empty() {
+        return match *request.method() {
+            Method::GET | Method::HEAD => Ok(list(app, StatusCode::OK)),
+            _ => Err(wrong_method("GET, HEAD")),
+        };
+    }
+    let what = match parts.as_slice() {
+        ["emergency"] => What::Emergency,
+        ["bench", target] => What::Bench(target_named(app, target)?),
+        ["fault", target] => What::Fault(target_named(app, target)?),
+        _ => {
+            let message = "Orders are /orders/bench/<target>, /orders/fault/<target> and /orders/emergency.";
+            return Err(Refusal::invalid(StatusCode::NOT_FOUND, "unknown_order", message));
+        }
+    };
+    if matches!(what, What::Fault(_)) && !app.orders.faults_allowed {
+        let message = "Faults may be forced only where the gateway was started with --forced-faults.";
+        return Err(Refusal::invalid(StatusCode::FORBIDDEN, "faults_not_allowed", message));
+    }
+    let reason = request.headers().get(REASON).and_then(|v| v.to_str().ok()).map(str::trim).filter(|r| !r.is_empty());
+    let Some(reason) = reason else {
+        let message = format!("An order needs the header {REASON}: say why; it is written down.");
+        return Err(Refusal::invalid(StatusCode::BAD_REQUEST, "no_reason", message));
+    };
+    let query = request.uri().query().unwrap_or_default();
+    let value = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    match *request.method() {
+        Method::POST => {
+            let bad = |message: String| Refusal::invalid(StatusCode::BAD_REQUEST, "invalid_query", message);
+            let seconds =
+                value("for_s").and_then(|s| s.parse::<u64>().ok()).filter(|s| (1..=LONGEST.as_secs()).contains(s));
+            let lasts = seconds.map(Duration::from_secs).ok_or_else(|| {
+                bad(format!(
+                    "`for_s` says after how many seconds the order ends by itself: 1 to {}.",
+                    LONGEST.as_secs()
+                ))
+            })?;
+            let forced =
+                match what {
+                    What::Fault(_) => Some(value("as").and_then(Forced::named).ok_or_else(|| {
+                        bad(format!("`as` is one of {}.", Forced::ALL.map(|(name, _)| name).join(", ")))
+                    })?),
+                    What::Bench(_) | What::Emergency => None,
+                };
+            Orders::give(app, what, forced, reason, lasts);
+            Ok(list(app, StatusCode::OK))
+        }
+        Method::DELETE if Orders::end(app, what, reason) => Ok(list(app, StatusCode::OK)),
+        Method::DELETE => Err(Refusal::invalid(
+            StatusCode::NOT_FOUND,
+            "no_such_order",
+            "There is no such order; GET /orders lists them.",
+        )),
+        _ => Err(wrong_method("POST, DELETE")),
+    }
+}
+
+fn list(app: &App, status: StatusCode) -> Answer {
+    let orders = app.orders.shown(|id| app.target_name(id));
+    json(status, value!({ "format": 1, "orders": orders }).to_string())
+}
+
+fn target_named(app: &App, name: &str) -> Result<TargetId, Refusal> {
+    let policy = app.policy();
+    policy.target_named(name).map(|t| t.id).ok_or_else(|| {
+        let known: Vec<&str> = policy.live_targets().take(20).map(|t| t.name.as_str()).collect();
+        let message =
+            format!("No target is called {}; known: {}.", crate::units::printable(name, 60), known.join(", "));
+        Refusal::invalid(StatusCode::NOT_FOUND, "unknown_target", message)
+    })
+}

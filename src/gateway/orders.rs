@@ -1,0 +1,218 @@
+//! What operators have ordered: a target out of service, the emergency mode, a fault forced for a test. Each has a reason, is
+//! written down as an event, and ends by itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json as value};
+
+use super::app::App;
+use super::driver::Watcher;
+use crate::event::Event;
+use crate::policy::TargetId;
+use crate::router::Input;
+use crate::units::printable;
+
+/// No order lasts longer: what is forgotten ends.
+pub const LONGEST: Duration = Duration::from_secs(86_400);
+/// Longest reason, in characters.
+const REASON_CHARS: usize = 300;
+
+/// How a target is made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forced {
+    /// It takes the connection and says nothing.
+    Timeout,
+    /// 503.
+    Unavailable,
+    /// 429, without a word on when to come back.
+    RateLimited,
+    /// The connection is reset before an answer.
+    Reset,
+    /// The answer breaks off after its first piece.
+    Cut,
+}
+
+impl Forced {
+    /// All, by their names.
+    pub const ALL: [(&'static str, Forced); 5] = [
+        ("timeout", Forced::Timeout),
+        ("503", Forced::Unavailable),
+        ("429", Forced::RateLimited),
+        ("reset", Forced::Reset),
+        ("cut", Forced::Cut),
+    ];
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Forced> {
+        Forced::ALL.iter().find(|(n, _)| *n == name).map(|(_, forced)| *forced)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Forced::ALL.iter().find(|(_, f)| *f == self).map_or("", |(name, _)| *name)
+    }
+}
+
+/// What is ordered. Beside one target there is one order of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// No customer's request goes there, and no probe.
+    Bench(TargetId),
+    /// Background tasks are refused, answers are capped.
+    Emergency,
+    /// It fails.
+    Fault(TargetId),
+}
+
+#[derive(Clone, Debug)]
+struct Order {
+    forced: Option<Forced>,
+    reason: String,
+    /// `None`: as long as the process (a fault from its environment).
+    until: Option<Instant>,
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_what: BTreeMap<What, Order>,
+    given: u64,
+}
+
+/// The orders of this process.
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// Faults may be forced.
+    pub faults_allowed: bool,
+    state: Mutex<State>,
+}
+
+impl Orders {
+    /// With these faults from the start; `None`: none may be forced.
+    #[must_use]
+    pub fn new(faults: Option<Vec<(TargetId, Forced)>>) -> Orders {
+        let orders = Orders { faults_allowed: faults.is_some(), state: Mutex::default() };
+        {
+            let mut state = orders.state.lock().unwrap_or_else(PoisonError::into_inner);
+            for (target, forced) in faults.into_iter().flatten() {
+                let order = Order { forced: Some(forced), reason: "the environment".into(), until: None, number: 0 };
+                state.by_what.insert(What::Fault(target), order);
+            }
+        }
+        orders
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How this target is made to fail, if it is.
+    #[must_use]
+    pub fn forced(&self, target: TargetId) -> Option<Forced> {
+        if !self.faults_allowed {
+            return None;
+        }
+        self.lock().by_what.get(&What::Fault(target)).and_then(|order| order.forced)
+    }
+
+    /// What a core that is made anew must be told.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<Input> {
+        let input = |what: &What| match what {
+            What::Bench(target) => Some(Input::Bench { target: *target, out: true }),
+            What::Emergency => Some(Input::Emergency { on: true }),
+            What::Fault(_) => None,
+        };
+        self.lock().by_what.keys().filter_map(input).collect()
+    }
+
+    /// Gives an order; it ends after `lasts`. One of the same kind is replaced.
+    pub fn give(app: &Arc<App>, what: What, forced: Option<Forced>, reason: &str, lasts: Duration) {
+        let lasts = lasts.min(LONGEST);
+        let until = Instant::now() + lasts;
+        let number = {
+            let mut state = app.orders.lock();
+            state.given += 1;
+            let number = state.given;
+            let reason = printable(reason, REASON_CHARS);
+            state.by_what.insert(what, Order { forced, reason, until: Some(until), number });
+            number
+        };
+        tell_core(app, what, true);
+        told(app, what, forced, "given", reason, Some(lasts));
+        let app = Arc::downgrade(app);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until.into()).await;
+            if let Some(app) = app.upgrade() {
+                let ours = app.orders.lock().by_what.get(&what).is_some_and(|order| order.number == number);
+                if ours {
+                    Orders::end(&app, what, "it has run out");
+                }
+            }
+        });
+    }
+
+    /// Ends an order. False if there is none.
+    pub fn end(app: &Arc<App>, what: What, reason: &str) -> bool {
+        let ended = app.orders.lock().by_what.remove(&what);
+        let Some(order) = ended else { return false };
+        tell_core(app, what, false);
+        told(app, what, order.forced, "ended", reason, None);
+        true
+    }
+
+    /// All, for people.
+    #[must_use]
+    pub fn shown(&self, name: impl Fn(TargetId) -> String) -> Vec<Value> {
+        let now = Instant::now();
+        let row = |(what, order): (&What, &Order)| {
+            let (kind, target) = parts(*what);
+            value!({
+                "order": kind,
+                "target": target.map(&name),
+                "fault": order.forced.map(Forced::name),
+                "reason": order.reason,
+                "ends_in_ms": order.until.map(|at| u64::try_from(at.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX)),
+            })
+        };
+        self.lock().by_what.iter().map(row).collect()
+    }
+}
+
+fn parts(what: What) -> (&'static str, Option<TargetId>) {
+    match what {
+        What::Bench(target) => ("bench", Some(target)),
+        What::Emergency => ("emergency", None),
+        What::Fault(target) => ("fault", Some(target)),
+    }
+}
+
+fn tell_core(app: &App, what: What, on: bool) {
+    match what {
+        What::Bench(target) => app.driver.ordered(Input::Bench { target, out: on }),
+        What::Emergency => app.driver.ordered(Input::Emergency { on }),
+        What::Fault(_) => {}
+    }
+}
+
+fn told(app: &App, what: What, forced: Option<Forced>, state: &str, reason: &str, lasts: Option<Duration>) {
+    let (kind, target) = parts(what);
+    let target = target.map(|id| app.target_name(id));
+    let reason = printable(reason, REASON_CHARS);
+    tracing::warn!(order = kind, target = target.as_deref().unwrap_or("-"), state, reason = %reason, "operator");
+    Watcher::event(
+        app,
+        Event::Order {
+            order: kind.to_owned(),
+            state: state.to_owned(),
+            target,
+            fault: forced.map(|f| f.name().to_owned()),
+            reason,
+            for_ms: lasts.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+        },
+    );
+}

@@ -1,0 +1,62 @@
+//! Another policy takes the place of the one that holds, while requests are under way.
+//!
+//! Everything that can fail is done first: credentials, certificates, clients. Then it is swapped, targets before the core, so
+//! that whoever the core names can be dialled. A policy that cannot be used changes nothing.
+
+use std::sync::{Arc, PoisonError};
+
+use super::driver::{Watcher, state_name};
+use super::{Gateway, admission, look};
+use crate::error::Result;
+use crate::event::Event;
+use crate::policy::Policy;
+use crate::policy::succeed::succeed;
+
+impl Gateway {
+    /// The policy that holds.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.app.policy()
+    }
+
+    /// Puts this policy in the place of the one that holds.
+    ///
+    /// # Errors
+    /// A credential or a target's URL cannot be used; the one that held goes on.
+    pub fn reload(&mut self, policy: Policy) -> Result<()> {
+        let app = &self.app;
+        let before = app.policy();
+        let policy = Arc::new(succeed(&before, policy)?);
+        let targets = app.targets.prepare(&policy, &app.folder)?;
+        let (records, alerts) = admission::read(&policy, &app.folder, app.driver.now());
+        app.targets.hold(targets);
+        records.clone_into(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner));
+        app.driver.succeed(&policy, records);
+        app.hold(Arc::clone(&policy));
+        app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
+        app.bus.publish(Event::PolicyReplaced {
+            policy: policy.version.clone(),
+            policy_sha256: policy.sha256.clone(),
+            before_sha256: before.sha256.clone(),
+        });
+        for alert in alerts {
+            Watcher::event(&**app, alert);
+        }
+        self.helpers.retain(|helper| !helper.is_finished());
+        for target in app.driver.snapshot().targets.iter().filter(|t| before.target_named(&t.name).is_none()) {
+            app.metrics.state(&target.name, state_name(&target.availability));
+            self.helpers.push(tokio::spawn(look(Arc::clone(app), target.target)));
+        }
+        for gone in before.live_targets().filter(|t| policy.target_named(&t.name).is_none()) {
+            app.metrics.forget_target(&gone.name);
+        }
+        Ok(())
+    }
+
+    /// A policy was offered and not taken: people must hear of it.
+    pub fn refused(&self, why: &str) {
+        let text = format!("the policy was not replaced: {}", crate::units::printable(why, 500));
+        self.app.metrics.policy_refused();
+        Watcher::event(&*self.app, Event::Alert { target: None, reason: "policy_refused".to_owned(), text });
+    }
+}

@@ -1,0 +1,47 @@
+//! A file of another type than is needed is said so in one line, whoever is given it.
+
+use std::path::Path;
+use std::process::Command;
+
+fn said(args: &[&str]) -> (Option<i32>, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = Command::new(env!("CARGO_BIN_EXE_llmfo"))
+        .current_dir(root)
+        .args(args)
+        .env_remove("LLMFO_POLICY")
+        .env("XDG_STATE_HOME", std::env::temp_dir().join("llmfo-kinds-nothing"))
+        .output()
+        .unwrap();
+    assert!(out.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&out.stdout));
+    (out.status.code(), String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn every_command_knows_the_type_that_it_was_given() {
+    let (policy, drill, tests) = ("policies/support.yaml", "drills/region-outage.yaml", "policies/tests/support.yaml");
+    for (args, is, step) in [
+        (
+            vec!["serve", "--policy", drill],
+            "is a drill; a policy is needed",
+            "llmfo drill run drills/region-outage.yaml",
+        ),
+        (vec!["serve", "--policy", tests], "is a file of tests of a policy; a policy is needed", "validate --tests"),
+        (vec!["simulate", "--policy", drill], "is a drill; a policy is needed", "llmfo drill run"),
+        (
+            vec!["simulate", "--policy", tests],
+            "is a file of tests of a policy",
+            "validate --tests policies/tests/support",
+        ),
+        (vec!["drill", "run", policy], "is a policy; a drill is needed", "llmfo serve --policy policies/support.yaml"),
+        (vec!["drill", "run", tests], "is a file of tests of a policy; a drill is needed", "validate --tests"),
+        (vec!["drill", "run", "region-outage", "--policy", drill], "is a drill; a policy is needed", "llmfo drill run"),
+        (vec!["validate", "--tests", policy], "is a policy; a file of tests", "llmfo validate policies/support.yaml"),
+        (vec!["validate", "--tests", drill], "is a drill; a file of tests", "llmfo drill run"),
+    ] {
+        let (code, said) = said(&args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(is) && said.contains(step), "{args:?}: {said}");
+        // The fact and the step, and nothing of what its keys would be wrong for.
+        assert!(said.lines().count() <= 2, "{args:?}: {said}");
+    }
+}

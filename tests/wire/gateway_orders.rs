@@ -1,0 +1,207 @@
+//! Orders of operators, and faults that are forced for a test. The first four are the tests that any failover layer must keep.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use llmfo::gateway::orders::Forced;
+
+use crate::gateway::{Change, Rig, body};
+use crate::http::{self, Response};
+use crate::mock::{Mock, Seen, good, is_probe, status};
+
+fn forcing(targets: &[(&str, SocketAddr)], faults: &[(&str, Forced)], breaker: &'static str) -> Rig {
+    let forced = Some(faults.iter().map(|(name, forced)| ((*name).to_owned(), *forced)).collect());
+    Rig::with(targets, Change { forced, breaker, ..Change::default() })
+}
+
+/// An order over the admin listener.
+fn order(rig: &Rig, method: &str, path: &str, reason: Option<&str>) -> Response {
+    let reason = reason.map_or_else(String::new, |r| format!("x-llmfo-reason: {r}\r\n"));
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{reason}content-length: 0\r\nconnection: close\r\n\r\n");
+    http::send(rig.admin, request.as_bytes()).whole()
+}
+
+fn customers(mock: &Mock) -> usize {
+    mock.seen().iter().filter(|s: &&Seen| !is_probe(s)).count()
+}
+
+#[test]
+fn test_fails_over_when_primary_times_out() {
+    let (primary, second) = (Mock::start(good("primary")), Mock::start(good("second")));
+    let rig = forcing(
+        &[("primary", primary.address), ("second", second.address)],
+        &[("primary", Forced::Timeout)],
+        "{ base_cooldown_s: 60 }",
+    );
+    let answer = rig.stream();
+    assert_eq!((answer.status, answer.header("x-llmfo-target")), (200, Some("second")), "traffic has moved");
+    assert!(answer.content().contains("second") && answer.done(), "and a real answer came back: {}", answer.text());
+    let first = &rig.decision(&answer)["attempts"][0];
+    assert_eq!((&first["target"], &first["reason"]), (&"primary".into(), &"first_token_timeout".into()));
+    assert_eq!(customers(&primary), 0, "nobody was dialled for it");
+}
+
+#[test]
+fn test_caller_error_does_not_trip_the_breaker() {
+    let refuse = status(
+        "400 Bad Request",
+        r#"{"error":{"message":"content is null","type":"invalid_request_error","param":"messages","code":null}}"#,
+    );
+    let (primary, second) = (Mock::start(refuse), Mock::start(good("second")));
+    let rig = Rig::new(&[("primary", primary.address), ("second", second.address)]);
+    for _ in 0..10 {
+        let answer = rig.stream();
+        assert_eq!(answer.status, 400, "{}", answer.text());
+    }
+    assert_eq!(rig.target("primary")["state"], "serving");
+    assert_eq!((customers(&primary), customers(&second)), (10, 0), "sent once each, and to nobody else");
+}
+
+#[test]
+fn test_breaker_opens_then_recovers() {
+    let (primary, second) = (Mock::start(good("primary")), Mock::start(good("second")));
+    let rig = forcing(
+        &[("primary", primary.address), ("second", second.address)],
+        &[("primary", Forced::Unavailable)],
+        "{ base_cooldown_s: 0.5, max_cooldown_s: 1 }",
+    );
+    for _ in 0..3 {
+        assert_eq!(rig.stream().header("x-llmfo-target"), Some("second"));
+    }
+    assert_ne!(rig.target("primary")["state"], "serving", "open");
+    let answer = rig.stream();
+    assert_eq!(rig.decision(&answer)["attempts"].as_array().unwrap().len(), 1, "no request leaves for it");
+    assert_eq!(order(&rig, "DELETE", "/orders/fault/primary", Some("healed")).status, 200);
+    rig.eventually("two probes", || (rig.target("primary")["state"] == "serving").then_some(()));
+    assert_eq!(customers(&primary), 0, "no customer paid for finding out");
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("primary"));
+}
+
+#[test]
+fn test_all_providers_down_degrades_gracefully() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    let rig = forcing(
+        &[("a", a.address), ("b", b.address)],
+        &[("a", Forced::Unavailable), ("b", Forced::Unavailable)],
+        "{ base_cooldown_s: 60 }",
+    );
+    for n in 0..5 {
+        let answer = rig.stream();
+        let error = &answer.json()["error"];
+        // First they are tried; once both are out nobody is.
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert_eq!(error["code"], if n < 3 { "handoff" } else { "no_target_available" }, "{n}: {}", answer.text());
+        assert!(error["correlation_id"].is_string(), "{}", answer.text());
+    }
+}
+
+#[test]
+fn every_forced_fault_is_what_it_says() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    for (forced, reason) in [
+        (Forced::RateLimited, "rate_limited"),
+        (Forced::Unavailable, "status_503"),
+        (Forced::Reset, "reset"),
+        (Forced::Timeout, "first_token_timeout"),
+    ] {
+        let rig = forcing(&[("a", a.address), ("b", b.address)], &[("a", forced)], "{ base_cooldown_s: 60 }");
+        let answer = rig.stream();
+        assert_eq!(answer.header("x-llmfo-target"), Some("b"), "{forced:?}: {}", answer.text());
+        assert_eq!(rig.decision(&answer)["attempts"][0]["reason"], reason, "{forced:?}");
+    }
+    let rig = forcing(&[("a", a.address), ("b", b.address)], &[("a", Forced::Cut)], "{ base_cooldown_s: 60 }");
+    let cut = rig.stream();
+    assert_eq!((cut.status, cut.header("x-llmfo-target"), cut.done()), (200, Some("a"), false));
+    assert!(!cut.content().is_empty(), "something had reached the client");
+    assert_eq!(
+        cut.text().matches("event: error").count() + cut.text().matches("\"error\"").count().min(1),
+        1,
+        "{}",
+        cut.text()
+    );
+    let whole = rig.plain();
+    assert_eq!((whole.status, whole.header("x-llmfo-target")), (200, Some("b")), "before commit nobody notices");
+}
+
+#[test]
+fn a_benched_target_gets_nothing_until_its_time_is_over_or_it_is_let_in() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    let journal = tempfile::tempdir().unwrap();
+    let path = journal.path().join("j.jsonl");
+    let rig =
+        Rig::with(&[("a", a.address), ("b", b.address)], Change { journal: Some(path.clone()), ..Change::default() });
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("a"));
+    let listed = order(&rig, "POST", "/orders/bench/a?for_s=600", Some("driver update"));
+    assert_eq!(listed.status, 200, "{}", listed.text());
+    let row = &listed.json()["orders"][0];
+    assert_eq!(
+        (&row["order"], &row["target"], &row["reason"]),
+        (&"bench".into(), &"a".into(), &"driver update".into())
+    );
+    assert!((590_000..=600_000).contains(&row["ends_in_ms"].as_u64().unwrap()), "{row}");
+    assert_eq!(
+        (rig.stream().header("x-llmfo-target"), rig.target("a")["state"].as_str()),
+        (Some("b"), Some("benched"))
+    );
+    assert_eq!(order(&rig, "DELETE", "/orders/bench/a", Some("done")).status, 200);
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("a"));
+    assert_eq!(order(&rig, "DELETE", "/orders/bench/a", Some("again")).status, 404);
+    let start = Instant::now();
+    assert_eq!(order(&rig, "POST", "/orders/bench/a?for_s=1", Some("short")).status, 200);
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("b"));
+    rig.eventually("the end of the order", || (rig.stream().header("x-llmfo-target") == Some("a")).then_some(()));
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    let lines = rig.eventually("the journal", || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let orders: Vec<serde_json::Value> = text
+            .lines()
+            .filter_map(|l| serde_json::from_str(l).ok())
+            .filter(|v: &serde_json::Value| v["event"] == "order")
+            .collect();
+        (orders.len() == 4).then_some(orders)
+    });
+    let told: Vec<(&str, &str)> =
+        lines.iter().map(|v| (v["state"].as_str().unwrap(), v["reason"].as_str().unwrap())).collect();
+    assert_eq!(told, [("given", "driver update"), ("ended", "done"), ("given", "short"), ("ended", "it has run out")]);
+}
+
+#[test]
+fn an_order_that_cannot_be_taken_says_why_and_changes_nothing() {
+    let a = Mock::start(good("a"));
+    let rig = Rig::new(&[("a", a.address)]);
+    for (method, path, reason, status, code) in [
+        ("POST", "/orders/bench/a?for_s=60", None, 400, "no_reason"),
+        ("POST", "/orders/bench/a", Some("r"), 400, "invalid_query"),
+        ("POST", "/orders/bench/a?for_s=0", Some("r"), 400, "invalid_query"),
+        ("POST", "/orders/bench/a?for_s=86401", Some("r"), 400, "invalid_query"),
+        ("POST", "/orders/bench/z?for_s=60", Some("r"), 404, "unknown_target"),
+        ("POST", "/orders/fault/a?as=503&for_s=60", Some("r"), 403, "faults_not_allowed"),
+        ("POST", "/orders/holiday?for_s=60", Some("r"), 404, "unknown_order"),
+        ("POST", "/orders", Some("r"), 405, "method_not_allowed"),
+        ("GET", "/orders/bench/a", Some("r"), 405, "method_not_allowed"),
+    ] {
+        let answer = order(&rig, method, path, reason);
+        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{method} {path}: {}", answer.text());
+    }
+    assert_eq!(rig.snapshot()["orders"], serde_json::json!([]));
+    assert_eq!(http::chat(rig.listen, &body(true), &[]).status, 200);
+}
+
+#[test]
+fn the_emergency_mode_is_an_order_too() {
+    let a = Mock::start(good("a"));
+    let rig = Rig::with(
+        &[("a", a.address)],
+        Change {
+            route: "    on_capacity_exhausted: { disable_tasks: [summary], preserve_tasks: [customer_reply] }\n",
+            ..Change::default()
+        },
+    );
+    let summary = || http::chat(rig.listen, &body(true), &[("x-llmfo-task", "summary")]).status;
+    assert_eq!(summary(), 200);
+    assert_eq!(order(&rig, "POST", "/orders/emergency?for_s=60", Some("region lost")).status, 200);
+    assert_eq!((rig.snapshot()["emergency"].as_bool(), summary(), rig.stream().status), (Some(true), 503, 200));
+    assert_eq!(order(&rig, "DELETE", "/orders/emergency", Some("over")).status, 200);
+    assert_eq!((rig.snapshot()["emergency"].as_bool(), summary()), (Some(false), 200));
+}
