@@ -60,8 +60,11 @@ pub fn succeed(old: &Policy, new: Policy) -> Result<Policy> {
     Ok(Policy { targets, routes, groups, retired, ..new })
 }
 
+/// From an id in the file's order to the id that continues the old policy's.
+type Ids = BTreeMap<TargetId, TargetId>;
+
 /// All targets in the order of their ids, and the ids of the new policy's own ones.
-fn targets(old: &Policy, new: &Policy) -> Result<(Vec<Arc<Target>>, BTreeMap<TargetId, TargetId>)> {
+fn targets(old: &Policy, new: &Policy) -> Result<(Vec<Arc<Target>>, Ids)> {
     let mut all: Vec<Arc<Target>> = old.targets.clone();
     let mut ids = BTreeMap::new();
     let mut taken = BTreeSet::new();
