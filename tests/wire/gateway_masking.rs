@@ -289,3 +289,40 @@ fn nothing_of_it_is_left_anywhere_else() {
         holds_none(&text);
     }
 }
+
+/// Under the ledger too: the call that is kept, keyed and repeated has the client's values, and the provider has none.
+#[test]
+fn a_keyed_call_is_restored_before_the_ledger_sees_it() {
+    use crate::gateway_ledger::{C1, TOOLS, ask, calls, piece, send, whole_call};
+    let arguments = "{\"mail\":\"[EMAIL_1]\",\"subject\":\"for [NAME_1]\"}";
+    let a = Mock::start(move |seen, wire| {
+        if seen.json()["stream"] == true {
+            wire.stream_head();
+            let (first, second) = arguments.split_at(13);
+            wire.event(piece(0, Some("theirs"), Some("create_ticket"), first));
+            wire.event(piece(0, None, None, second));
+            wire.event(finish_chunk("tool_calls"));
+            wire.chunk("data: [DONE]\n\n");
+            wire.end();
+        } else {
+            wire.answer("200 OK", "application/json", whole_call(&[("theirs", "create_ticket", arguments)]));
+        }
+        Then::KeepAlive
+    });
+    for stream in [true, false] {
+        let yaml = tiers(&[("a", a.address, "masked")], &Change::default())
+            .replace("tools:\n  get_order", &format!("tools:\n{}  get_order", TOOLS.concat()))
+            .replace("tools: [get_order]", "tools: [get_order, create_ticket, issue_refund, call_human]");
+        let rig = Rig::of(&yaml, Change::default());
+        let before = a.asked();
+        let headers = [C1[0], C1[1], NAMES];
+        let first = calls(&send(rig.listen, &ask(stream, TEXT, &[]), &headers));
+        let told: Value = serde_json::from_str(&first[0].2).unwrap();
+        assert_eq!((&told["mail"], &told["subject"]), (&json!("anna.canary@example.com"), &json!("for Anna Canary")));
+        assert!(first[0].0.starts_with("call_") && told["operation_id"].as_str().unwrap().starts_with("op_"), "{told}");
+        // The turn again: the same call, and nobody is asked.
+        let again = calls(&send(rig.listen, &ask(stream, TEXT, &[]), &headers));
+        assert_eq!((&again, a.asked()), (&first, before + 1));
+    }
+    holds_none(&told(&a));
+}
