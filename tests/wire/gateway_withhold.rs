@@ -340,3 +340,20 @@ fn two_hedged_answers_with_calls_deliver_one_set() {
     }
     rig.wait_idle();
 }
+
+#[test]
+fn after_the_expiry_no_tool_is_offered_at_all() {
+    let a = Mock::start(good("a"));
+    let change = Change::default();
+    let text = shop_policy(&[("a", a.address)], &change)
+        .replace("expires: 2100-01-01", "on_expired: { intents: [order_status] }\nexpires: 2020-01-01");
+    let rig = Rig::of(&text, change);
+    let mut body = ask(false, "x", &[]);
+    body["tool_choice"] = json!("required");
+    for headers in [&[][..], C1] {
+        let headers: Vec<(&str, &str)> = headers.iter().copied().chain([("x-llmfo-intent", "order_status")]).collect();
+        assert_eq!(send(rig.listen, &body, &headers).status, 200);
+        let sent = a.seen().last().unwrap().json();
+        assert_eq!((&sent["tools"], &sent["tool_choice"]), (&Value::Null, &Value::Null));
+    }
+}
