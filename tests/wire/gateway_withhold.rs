@@ -360,19 +360,26 @@ fn after_the_expiry_no_tool_is_offered_at_all() {
 
 /// A store whose disk takes its time: a write of a call waits until the test lets it go.
 #[derive(Clone, Default)]
-struct Slow(Arc<(Mutex<(Memory, bool, bool)>, Condvar)>);
+struct Slow(Arc<(Mutex<Gate>, Condvar)>);
+
+#[derive(Default)]
+struct Gate {
+    kept: Memory,
+    entered: bool,
+    open: bool,
+}
 
 impl Slow {
     /// Waits until a call is being written.
     fn entered(&self) {
         let (state, changed) = &*self.0;
         let (_state, timeout) =
-            changed.wait_timeout_while(state.lock().unwrap(), http::LIMIT, |(_, entered, _)| !*entered).unwrap();
+            changed.wait_timeout_while(state.lock().unwrap(), http::LIMIT, |gate| !gate.entered).unwrap();
         assert!(!timeout.timed_out());
     }
 
     fn let_go(&self) {
-        self.0.0.lock().unwrap().2 = true;
+        self.0.0.lock().unwrap().open = true;
         self.0.1.notify_all();
     }
 }
@@ -382,23 +389,23 @@ impl Store for Slow {
         let (state, changed) = &*self.0;
         let mut state = state.lock().unwrap();
         if changes.iter().any(|c| matches!(c, Row::Call(_))) {
-            state.1 = true;
+            state.entered = true;
             changed.notify_all();
-            state = changed.wait_while(state, |(_, _, open)| !*open).unwrap();
+            state = changed.wait_while(state, |gate| !gate.open).unwrap();
         }
-        state.0.apply(changes)
+        state.kept.apply(changes)
     }
     fn call(&mut self, call_id: &str) -> Result<Option<CallRow>, String> {
-        self.0.0.lock().unwrap().0.call(call_id)
+        self.0.0.lock().unwrap().kept.call(call_id)
     }
     fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, String> {
-        self.0.0.lock().unwrap().0.calls(arguments)
+        self.0.0.lock().unwrap().kept.calls(arguments)
     }
     fn conversations(&mut self) -> Result<Vec<ConversationRow>, String> {
-        self.0.0.lock().unwrap().0.conversations()
+        self.0.0.lock().unwrap().kept.conversations()
     }
     fn prune(&mut self, before: u64, bounds: &Bounds) -> Result<usize, String> {
-        self.0.0.lock().unwrap().0.prune(before, bounds)
+        self.0.0.lock().unwrap().kept.prune(before, bounds)
     }
     fn reopen(&mut self) -> Result<(), String> {
         Ok(())
