@@ -67,6 +67,16 @@ pub struct App {
     warned: super::warned::Warned,
 }
 
+/// What a gateway is put together from, beside its policy.
+pub struct Parts {
+    /// The ledger.
+    pub ledger: Arc<Ledger>,
+    /// What operators have ordered.
+    pub orders: Arc<Orders>,
+    /// Request bodies held at one moment, in bytes.
+    pub bodies_bytes: usize,
+}
+
 impl std::fmt::Debug for App {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("App").field("policy", &self.policy().version).finish_non_exhaustive()
@@ -83,11 +93,10 @@ impl App {
         folder: &Path,
         seed: u64,
         journal: Option<Journal>,
-        bodies_bytes: usize,
-        ledger: Arc<Ledger>,
-        orders: Arc<Orders>,
+        parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
+        let Parts { ledger, orders, bodies_bytes } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {

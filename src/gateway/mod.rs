@@ -165,16 +165,8 @@ impl Gateway {
             }
             made
         });
-        let app = App::new(
-            Arc::clone(&policy),
-            &folder,
-            seed,
-            journal,
-            limits.bodies_bytes,
-            Arc::clone(&ledger),
-            orders,
-            make,
-        )?;
+        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, bodies_bytes: limits.bodies_bytes };
+        let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
         ledger.on_change(Box::new(move |_| {

@@ -131,7 +131,8 @@ pub async fn chat(
         }
     }
     let route_name = route.name.clone();
-    let exchange = Exchange::new(Arc::clone(app), ticket, chat, Arc::clone(&policy), route, calls, forwarded, masking);
+    let exchange =
+        Exchange::new(Arc::clone(app), ticket, (chat, masking), Arc::clone(&policy), route, calls, forwarded);
     Ok(match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);

@@ -99,12 +99,11 @@ impl Exchange {
     pub fn new(
         app: Arc<App>,
         ticket: Ticket,
-        request: ChatRequest,
+        (request, masking): (ChatRequest, Masking),
         policy: Arc<Policy>,
         route: Arc<Route>,
         calls: Calls,
         forwarded: HeaderMap,
-        masking: Masking,
     ) -> Exchange {
         Exchange {
             app,
