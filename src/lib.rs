@@ -29,7 +29,7 @@
 //! | [`event`] | `[P]` the one versioned event enum |
 //! | [`telemetry`] | metrics text and the journal |
 //! | [`upstream`] | the HTTP client towards models |
-//! | [`gateway`] | listener, driver (the only clock), relay, admin |
+//! | [`gateway`] | listener, driver (the only clock), relay, the ledger on disk, admin |
 //! | [`fault`] | Toxiproxy client, embedded server, toxics, restore |
 //! | [`lab`] | scripted providers, regional dependencies, ticket system |
 //! | [`load`] | open-loop conversation driver: the customer application |

@@ -195,6 +195,10 @@ fn read(path: &Path, filter: &Filter, args: &ListArgs, since_unix_ms: u64) -> Re
             format!("there is no ledger {name} ({why})"),
             "name the file that `llmfo serve` prints at its start",
         )),
+        Err(NotOpened::Io(why)) => Err(Expected::could_not(
+            format!("the ledger {name} cannot be read: {}", printable(&why, 200)),
+            "its gateway's user may read it; or ask a running gateway: llmfo ledger list --admin ADDR",
+        )),
         Err(other) => Err(other.told(path)),
     }
 }

@@ -114,7 +114,8 @@ impl Ledger {
         }
         for at in known.calls {
             let turn = history.turns.entry(at.turn).or_default();
-            if turn.len() < MAX_CALLS {
+            // What has reached nobody is forgotten, and never hides what has.
+            if turn.len() < MAX_CALLS && at.call.state != CallState::Proposed {
                 turn.insert(at.ordinal, Kept { call: at.call, by: None });
             }
         }
@@ -167,9 +168,9 @@ impl Ledger {
 
     /// Another request of the same turn was faster: its calls are this one's too. (Its client may have asked twice, not knowing
     /// that the first request was still under way.)
-    pub(super) fn taken(&self, route: RouteId, said: &Conversation, by: (RequestId, AttemptId)) -> Option<Arrival> {
+    pub(super) fn taken(&mut self, route: RouteId, said: &Conversation, by: (RequestId, AttemptId)) -> Option<Arrival> {
         let place = Place { client: said.client.clone(), route, conversation: said.id.clone() };
-        self.conversations.get(&place)?.repeat(said, Some(by))
+        self.conversations.get_mut(&place)?.repeat(said, Some(by))
     }
 
     /// A model has written these calls. Those of an earlier attempt that nobody has seen are replaced.
@@ -280,22 +281,24 @@ impl History {
     }
 
     /// What was delivered at or after the place that a request has come to. `by`: not what this attempt has written itself.
-    fn repeat(&self, said: &Conversation, by: Option<(RequestId, AttemptId)>) -> Option<Arrival> {
-        let turn = self.turns.get(&said.turn)?;
-        let delivered: Vec<LedgerCall> = turn
-            .range(self.first(said)..)
-            .map(|(_, kept)| kept)
-            .filter(|kept| kept.call.state != CallState::Proposed && (by.is_none() || kept.by != by))
-            .map(|kept| kept.call.clone())
-            .collect();
+    fn repeat(&mut self, said: &Conversation, by: Option<(RequestId, AttemptId)>) -> Option<Arrival> {
+        let first = self.first(said);
+        let turn = self.turns.get_mut(&said.turn)?;
+        let others = |kept: &Kept| kept.call.state != CallState::Proposed && (by.is_none() || kept.by != by);
+        let delivered: Vec<&mut Kept> =
+            turn.range_mut(first..).map(|(_, kept)| kept).filter(|kept| others(kept)).collect();
         if delivered.is_empty() {
             return None;
         }
-        Some(if delivered.iter().any(|call| call.side_effects == SideEffects::Unkeyed) {
-            Arrival::Handoff(HandoffCause::Repeated)
-        } else {
-            Arrival::Repeat(delivered)
-        })
+        if delivered.iter().any(|kept| kept.call.side_effects == SideEffects::Unkeyed) {
+            return Some(Arrival::Handoff(HandoffCause::Repeated));
+        }
+        let again = delivered.into_iter().map(|kept| {
+            // Somebody else has it now too: whoever wrote it cannot take it back any more.
+            kept.by = None;
+            kept.call.clone()
+        });
+        Some(Arrival::Repeat(again.collect()))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the core tells the gateway to leave out, to cap and to race: a ledger that cannot be written, a past that is not known,
 //! emergencies, hedges.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use llmfo::gateway::ledger::row::{CallRow, Change as Row, ConversationRow};
@@ -339,4 +339,139 @@ fn two_hedged_answers_with_calls_deliver_one_set() {
         );
     }
     rig.wait_idle();
+}
+
+#[test]
+fn after_the_expiry_no_tool_is_offered_at_all() {
+    let a = Mock::start(good("a"));
+    let change = Change::default();
+    let text = shop_policy(&[("a", a.address)], &change)
+        .replace("expires: 2100-01-01", "on_expired: { intents: [order_status] }\nexpires: 2020-01-01");
+    let rig = Rig::of(&text, change);
+    let mut body = ask(false, "x", &[]);
+    body["tool_choice"] = json!("required");
+    for headers in [&[][..], C1] {
+        let headers: Vec<(&str, &str)> = headers.iter().copied().chain([("x-llmfo-intent", "order_status")]).collect();
+        assert_eq!(send(rig.listen, &body, &headers).status, 200);
+        let sent = a.seen().last().unwrap().json();
+        assert_eq!((&sent["tools"], &sent["tool_choice"]), (&Value::Null, &Value::Null));
+    }
+}
+
+/// A store whose disk takes its time: a write of a call waits until the test lets it go.
+#[derive(Clone, Default)]
+struct Slow(Arc<(Mutex<Gate>, Condvar)>);
+
+#[derive(Default)]
+struct Gate {
+    kept: Memory,
+    entered: bool,
+    open: bool,
+}
+
+impl Slow {
+    /// Waits until a call is being written.
+    fn entered(&self) {
+        let (state, changed) = &*self.0;
+        let (_state, timeout) =
+            changed.wait_timeout_while(state.lock().unwrap(), http::LIMIT, |gate| !gate.entered).unwrap();
+        assert!(!timeout.timed_out());
+    }
+
+    fn let_go(&self) {
+        self.0.0.lock().unwrap().open = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Store for Slow {
+    fn apply(&mut self, changes: &[Row]) -> Result<(), String> {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        if changes.iter().any(|c| matches!(c, Row::Call(_))) {
+            state.entered = true;
+            changed.notify_all();
+            state = changed.wait_while(state, |gate| !gate.open).unwrap();
+        }
+        state.kept.apply(changes)
+    }
+    fn call(&mut self, call_id: &str) -> Result<Option<CallRow>, String> {
+        self.0.0.lock().unwrap().kept.call(call_id)
+    }
+    fn calls(&mut self, arguments: bool) -> Result<Vec<CallRow>, String> {
+        self.0.0.lock().unwrap().kept.calls(arguments)
+    }
+    fn conversations(&mut self) -> Result<Vec<ConversationRow>, String> {
+        self.0.0.lock().unwrap().kept.conversations()
+    }
+    fn prune(&mut self, before: u64, bounds: &Bounds) -> Result<usize, String> {
+        self.0.0.lock().unwrap().kept.prune(before, bounds)
+    }
+    fn reopen(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn no_byte_of_a_call_leaves_before_it_is_on_disk_and_others_do_not_wait() {
+    let a = Mock::start(|seen, wire| {
+        if seen.json()["stream"] != true {
+            return calls_tool("create_ticket")(seen, wire);
+        }
+        wire.stream_head();
+        wire.event(text_chunk("One moment."));
+        wire.event(piece(0, Some("call_x"), Some("create_ticket"), "{}"));
+        wire.event(finish_chunk("tool_calls"));
+        wire.chunk("data: [DONE]\n\n");
+        wire.end();
+        Then::KeepAlive
+    });
+    for stream in [true, false] {
+        let disk = Slow::default();
+        let ledger = Some(Arc::new(Ledger::with(Box::new(disk.clone()), Place::Memory).unwrap()));
+        let rig = shop(&[("a", a.address)], Change { ledger, ..Change::default() });
+        let mut reading = http::send(rig.listen, &http::chat_bytes(&ask(stream, "x", &[]).to_string(), C1));
+        disk.entered();
+        if stream {
+            // Text that came before is there already.
+            assert!(!reading.until("One moment.").contains("tool_calls"));
+        }
+        // Nobody else waits for the disk: neither without calls nor at the admin listener.
+        let mut other = ask(true, "x", &[]);
+        other["tools"] = json!([]);
+        assert_eq!(send(rig.listen, &other, &[]).status, 200);
+        assert_eq!(http::get(rig.admin, "/snapshot").status, 200);
+        let waits = std::thread::spawn(move || {
+            let response = reading.whole();
+            (Instant::now(), response)
+        });
+        // Longer than anything on loopback takes.
+        std::thread::sleep(Duration::from_millis(150));
+        let opened = Instant::now();
+        disk.let_go();
+        let (at, response) = waits.join().unwrap();
+        assert!(at >= opened, "it did not wait");
+        assert_eq!(calls(&response).len(), 1);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_its_call_is_written_has_none_and_asks_a_model_again() {
+    let a = Mock::start(calls_tool("issue_refund"));
+    let disk = Slow::default();
+    let ledger = Some(Arc::new(Ledger::with(Box::new(disk.clone()), Place::Memory).unwrap()));
+    let rig = shop(&[("a", a.address)], Change { ledger, ..Change::default() });
+    let reading = http::send(rig.listen, &http::chat_bytes(&ask(true, "x", &[]).to_string(), C1));
+    disk.entered();
+    reading.leave();
+    rig.eventually("the leaving", || (rig.snapshot()["requests"]["by_outcome"]["client_gone"] == 1).then_some(()));
+    disk.let_go();
+    rig.eventually("the state", || {
+        let list = http::get(rig.admin, "/ledger?state=proposed").json();
+        (list["calls"].as_array().unwrap().len() == 1).then_some(())
+    });
+    assert_eq!(calls(&send(rig.listen, &ask(true, "x", &[]), C1))[0].1, "issue_refund");
+    assert_eq!(a.asked(), 2);
+    let list = http::get(rig.admin, "/ledger?state=unconfirmed").json();
+    assert_eq!(list["calls"].as_array().unwrap().len(), 1, "{list}");
 }

@@ -27,7 +27,7 @@ use crate::error::{Expected, Result};
 use crate::router::Remembered;
 
 /// Jobs that may wait for the disk.
-const WAITING: usize = 65_536;
+const WAITING: usize = 16_384;
 
 /// Where the ledger is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,9 @@ impl Ledger {
 
     /// Writes this when it is convenient.
     pub fn later(&self, change: Change) {
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.jobs.try_send(Job::Later(change)) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.jobs.try_send(Job::Later(Box::new(change)))
+        {
             self.shown.lost.fetch_add(1, Ordering::Relaxed);
         }
     }

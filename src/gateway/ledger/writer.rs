@@ -46,7 +46,7 @@ pub enum Job {
         done: oneshot::Sender<Result<(), Failed>>,
     },
     /// Write this when it is convenient.
-    Later(Change),
+    Later(Box<Change>),
     /// Read the arguments of these calls.
     Read {
         /// Their ids.
@@ -138,13 +138,13 @@ impl Writer {
                     self.shown.calls.fetch_add(rows.len() as u64, Ordering::Relaxed);
                     waiting.push((rows.into_iter().map(Change::Call).collect(), needed, done));
                 }
-                Job::Later(Change::Seen(row)) => {
-                    self.seen.entry(place(&row)).or_insert_with(|| row.clone()).join(&row);
-                }
-                Job::Later(change) => {
+                Job::Later(change) => match *change {
+                    Change::Seen(row) => {
+                        self.seen.entry(place(&row)).or_insert_with(|| row.clone()).join(&row);
+                    }
                     // Behind the call that it speaks of, which may be in this very group.
-                    waiting.push((vec![change], false, oneshot::channel().0));
-                }
+                    change => waiting.push((vec![change], false, oneshot::channel().0)),
+                },
                 Job::Close(done) => closed = Some(done),
                 read => reads.push(read),
             }
@@ -359,7 +359,8 @@ mod tests {
     }
 
     fn state(n: u64) -> Job {
-        Job::Later(Change::State { call_id: format!("call_{n}"), state: CallState::Proposed, at_unix_ms: 1 })
+        let state = CallState::Proposed;
+        Job::Later(Box::new(Change::State { call_id: format!("call_{n}"), state, at_unix_ms: 1 }))
     }
 
     #[test]
@@ -424,7 +425,7 @@ mod tests {
         let (jobs, waiting) = sync_channel(8);
         let mut seen = ConversationRow { conversation: "c".into(), ..ConversationRow::default() };
         seen.see(1, None, unix_ms());
-        jobs.send(Job::Later(Change::Seen(seen))).unwrap();
+        jobs.send(Job::Later(Box::new(Change::Seen(seen)))).unwrap();
         let (done, wait) = sync_channel(1);
         jobs.send(Job::Close(done)).unwrap();
         writer.run(&waiting);

@@ -6,6 +6,7 @@ mod flow;
 mod half_open;
 mod hedging;
 mod ledger;
+mod ledger_props;
 mod properties;
 mod recovery;
 mod select;
