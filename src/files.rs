@@ -44,7 +44,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Why> {
 /// A file of at most `most` bytes as text.
 ///
 /// # Errors
-/// As [`bytes`]; it is not UTF-8.
+/// As [`bytes()`]; it is not UTF-8.
 pub fn text(path: &Path, most: u64) -> Result<String, Why> {
     String::from_utf8(bytes(path, most)?).map_err(|e| {
         let at = e.utf8_error().valid_up_to();

@@ -32,9 +32,9 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: CtlCommand,
-    /// The gateway's admin listener.
-    #[arg(long, global = true, value_name = "ADDR", env = "LLMFO_ADMIN", default_value = "127.0.0.1:9090")]
-    pub admin: SocketAddr,
+    /// The gateway's admin listener. Default: that of the only gateway with a ledger below the state folder.
+    #[arg(long, global = true, value_name = "ADDR", env = "LLMFO_ADMIN")]
+    pub admin: Option<SocketAddr>,
     /// For people, or the list of orders as JSON.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub format: Format,
@@ -130,12 +130,19 @@ struct Ask {
 /// The gateway cannot be reached, or refuses.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let ask = ask_of(&args.command)?;
-    let (done, answer) = (ask.done.clone(), send(args.admin, ask)?);
+    let admin = match args.admin {
+        Some(admin) => admin,
+        None => super::ledger::only_gateway()?,
+    };
+    let (done, answer) = (ask.done.clone(), send(admin, ask)?);
     match args.format {
         Format::Json => global.term.out(&format!("{answer:#}\n")),
         Format::Human => {
             if !global.quiet && !done.is_empty() {
                 global.term.err(&done);
+            }
+            for note in answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                global.term.err(&format!("note: {}", printable(note, 300)));
             }
             human_list(global, &answer);
         }

@@ -11,7 +11,7 @@ use crate::gateway::ledger::disk::{Disk, NotOpened};
 use crate::gateway::ledger::listing::{Filter, Listed, Listing, Which, list};
 use crate::gateway::ledger::store::Store;
 use crate::gateway::ledger::{Beside, beside};
-use crate::policy::sha256_hex;
+use crate::policy::{SideEffects, sha256_hex};
 use crate::router::ledger::CallState;
 use crate::units::printable;
 
@@ -147,17 +147,25 @@ fn human(global: &Global, listing: &Listing, from: &str, state: State) {
         CallState::Delivered => "delivered",
         CallState::Confirmed => "confirmed",
     };
+    let effects = |effects: SideEffects| match effects {
+        SideEffects::None => "harmless",
+        SideEffects::Idempotent => "idempotent",
+        SideEffects::Keyed => "keyed",
+        SideEffects::Unkeyed => "unkeyed",
+    };
     // No table: a key must be copied whole, however narrow the terminal.
     let tell = |c: &Listed| {
         let of = |text: &str| printable(text, 256);
         format!(
-            "{:<10} {}  {} turn {}  {}\n           key {}  client {}  route {}",
+            "{:<10} {}  {} turn {}  {} ({})\n           {}  call {}  client {}  route {}",
             word(c.state),
             of(&c.since),
             of(&c.conversation),
             c.turn,
             of(&c.tool),
-            of(&c.key),
+            effects(c.side_effects),
+            c.key.as_deref().map_or_else(|| "no key".to_owned(), |key| format!("key {}", of(key))),
+            of(&c.call_id),
             of(&c.client),
             of(&c.route),
         )
@@ -168,7 +176,7 @@ fn human(global: &Global, listing: &Listing, from: &str, state: State) {
     }
     if state == State::Unconfirmed && !global.quiet {
         global.term.err(
-            "look each up in the system of record, by its key where the tool has one: whether it ran is not known here",
+            "look each up in the system of record, by its key where it has one, else by what it was to do (--with-arguments): whether it ran is not known here",
         );
     }
 }
@@ -255,6 +263,30 @@ pub fn default_file(listen: std::net::SocketAddr, policy: &Path) -> Result<PathB
         format!("{}-{}", listen.ip().to_string().replace(':', "."), listen.port())
     };
     Ok(folder()?.join(format!("{name}.redb")))
+}
+
+/// The admin listener of the only gateway that runs with a ledger of its own below the state folder.
+///
+/// # Errors
+/// None is found, or several are.
+pub fn only_gateway() -> Result<std::net::SocketAddr> {
+    let hint = "`llmfo serve` prints it at start: --admin ADDR, or LLMFO_ADMIN";
+    let entries = std::fs::read_dir(folder()?).into_iter().flatten().flatten().map(|e| e.path());
+    let notes = entries.filter(|p| p.extension().is_some_and(|e| e == "gateway"));
+    let mut found: Vec<Beside> = notes.filter_map(|path| Beside::read(&path)).filter(|b| runs(b.pid)).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one.admin),
+        (None, _) => Err(Expected::usage("no admin listener is named, and no running gateway was found", hint)),
+        (Some(_), false) => {
+            Err(Expected::usage(format!("no admin listener is named, and {} gateways run", found.len() + 1), hint))
+        }
+    }
+}
+
+/// True if a process has this number.
+fn runs(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH)))
 }
 
 fn only_one() -> Result<PathBuf> {

@@ -43,13 +43,16 @@ pub fn choose(named: Option<PathBuf>) -> Result<Chosen> {
         [one] => Ok(Chosen { path: one.clone(), how: "the only file in ./policies/" }),
         [] => Err(Expected::usage(
             "no policy is named, and ./policies/ has none",
-            "name one: `llmfo validate PATH`, or set LLMFO_POLICY; docs/policy.md begins with a file that works",
+            "name one (`llmfo validate PATH`, `llmfo serve --policy PATH`), or set LLMFO_POLICY; docs/policy.md begins with a file that works",
         )),
         several => {
             let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
             Err(Expected::usage(
                 format!("no policy is named, and ./policies/ has {}: {}", several.len(), names.join(", ")),
-                format!("name one: `llmfo validate {}`, or set LLMFO_POLICY", names.first().map_or("", String::as_str)),
+                {
+                    let first = names.first().map_or("", String::as_str);
+                    format!("name one (`llmfo validate {first}`, `llmfo serve --policy {first}`), or set LLMFO_POLICY")
+                },
             ))
         }
     }

@@ -72,7 +72,7 @@ pub struct Args {
     /// with 503 before its upload. One body may have 32 MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(32..=1_048_576))]
     pub bodies_mib: u64,
-    /// Let faults be forced, for tests: FAULT__<target>=timeout|503|429|reset|cut in the environment (with _ for -), and
+    /// Let faults be forced, for tests: FAULT__TARGET=timeout|503|429|reset|cut in the environment (with _ for -), and
     /// `llmfo ctl fault`. Never in production.
     #[arg(long)]
     pub forced_faults: bool,
@@ -313,7 +313,7 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
 /// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
 fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
     match again(global, args, chosen, gateway) {
-        Ok(None) => tracing::info!("the policy is as before; nothing was reloaded"),
+        Ok(None) => tracing::info!("the policy is as before; credentials and admission records were read again"),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
         Err(why) => {
             tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);

@@ -65,6 +65,7 @@ pub struct App {
     told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
     warned: super::warned::Warned,
+    stranded: super::stranded::Stranded,
 }
 
 /// What a gateway is put together from, beside its policy.
@@ -129,6 +130,7 @@ impl App {
                 told_unledgered: Mutex::default(),
                 me: me.clone(),
                 warned: Default::default(),
+                stranded: Default::default(),
                 policy: RwLock::new(policy),
                 folder: folder.to_owned(),
             }
@@ -337,6 +339,17 @@ impl Watcher for App {
                 } else {
                     tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
                 }
+                let told = self.stranded.heard(&self.policy(), target, state, reason);
+                self.bus.publish(event);
+                for (nobody, alert) in told {
+                    match &alert {
+                        Event::Alert { text, .. } if nobody => tracing::error!("{text}"),
+                        Event::Alert { text, .. } => tracing::info!("{text}"),
+                        _ => {}
+                    }
+                    self.bus.publish(alert);
+                }
+                return;
             }
             Event::AttemptFailed { target, class, reason, probe: false, .. } => {
                 if let Some(left_out) = self.warned.now(target, reason) {

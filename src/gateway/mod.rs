@@ -32,6 +32,7 @@ pub mod probe;
 pub mod record;
 pub mod relay;
 mod reload;
+pub mod stranded;
 pub mod targets;
 mod warned;
 

@@ -123,7 +123,7 @@ impl Orders {
     #[must_use]
     pub fn inputs(&self) -> Vec<Input> {
         let input = |what: &What| match what {
-            What::Bench(target) => Some(Input::Bench { target: *target, out: true }),
+            What::Bench(target) => Some(Input::Bench { target: *target, out: true, until: None }),
             What::Emergency => Some(Input::Emergency { on: true }),
             What::Fault(_) => None,
         };
@@ -142,7 +142,7 @@ impl Orders {
             state.by_what.insert(what, Order { forced, reason, until: Some(until), number });
             number
         };
-        tell_core(app, what, true);
+        tell_core(app, what, Some(lasts));
         told(app, what, forced, "given", reason, Some(lasts));
         let app = Arc::downgrade(app);
         tokio::spawn(async move {
@@ -160,7 +160,7 @@ impl Orders {
     pub fn end(app: &Arc<App>, what: What, reason: &str) -> bool {
         let ended = app.orders.lock().by_what.remove(&what);
         let Some(order) = ended else { return false };
-        tell_core(app, what, false);
+        tell_core(app, what, None);
         told(app, what, order.forced, "ended", reason, None);
         true
     }
@@ -191,10 +191,13 @@ fn parts(what: What) -> (&'static str, Option<TargetId>) {
     }
 }
 
-fn tell_core(app: &App, what: What, on: bool) {
+fn tell_core(app: &App, what: What, lasts: Option<Duration>) {
     match what {
-        What::Bench(target) => app.driver.ordered(Input::Bench { target, out: on }),
-        What::Emergency => app.driver.ordered(Input::Emergency { on }),
+        What::Bench(target) => {
+            let until = lasts.map(|lasts| app.driver.now() + lasts);
+            app.driver.ordered(Input::Bench { target, out: lasts.is_some(), until });
+        }
+        What::Emergency => app.driver.ordered(Input::Emergency { on: lasts.is_some() }),
         What::Fault(_) => {}
     }
 }

@@ -367,7 +367,7 @@ impl Machine for Engine {
             }
             Input::Ledger { conversations } => self.remember(now, conversations),
             Input::LedgerWritable { writable } => self.ledger_writable = writable,
-            Input::Bench { target, out } => self.board.bench(target, out),
+            Input::Bench { target, out, until } => self.board.bench(target, out.then(|| until.unwrap_or(Ts::FAR))),
             Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}
         }

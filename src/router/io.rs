@@ -247,6 +247,9 @@ pub enum Input {
         target: TargetId,
         /// Out, or back in.
         out: bool,
+        /// When out: until then as far as is known. It is let in by another of these, not by time.
+        #[serde(default)]
+        until: Option<Ts>,
     },
     /// An operator switches the emergency mode: background tasks are refused and answers are capped.
     Emergency {

@@ -14,6 +14,9 @@ use crate::units::{self, Ts};
 /// A probe under way ends soon: come back after this.
 const SOON: Duration = Duration::from_secs(1);
 
+/// Nothing is known: come back after this.
+const LATER: Duration = Duration::from_secs(60);
+
 /// More targets than this are counted, not named.
 const NAMED: usize = 8;
 
@@ -46,6 +49,8 @@ pub(super) fn reply(policy: &Policy, request: &Request, skips: &[(TargetId, Skip
         return handoff(request, HandoffCause::Intent, why);
     }
     let soonest = able.iter().filter_map(|(_, skip)| match skip {
+        // Nobody knows when an operator lets it in.
+        Skip::Away(Availability::Benched { until: Ts::FAR, .. }) => Some(LATER),
         Skip::Away(Availability::Cooling { until, .. } | Availability::Benched { until, .. }) => Some(until.since(now)),
         Skip::Away(_) => Some(SOON),
         _ => None,

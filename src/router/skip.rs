@@ -144,6 +144,14 @@ impl Skip {
                 };
                 format!("{why}, for another {}", units::human(until.since(now)))
             }
+            Skip::Away(Availability::Benched { until, why }) if why == super::availability::OPERATOR => {
+                let left = if *until == Ts::FAR {
+                    String::new()
+                } else {
+                    format!(", for another {}", units::human(until.since(now)))
+                };
+                format!("an operator took it out{left}")
+            }
             Skip::Away(Availability::Benched { until, why }) => {
                 format!("{why}, next probe in {}", units::human(until.since(now)))
             }

@@ -55,7 +55,9 @@ pub fn read_secret(target: &str, from: &SecretRef) -> Result<Secret> {
                 Err(std::env::VarError::NotPresent) => {
                     return Err(Expected::usage(
                         format!("target {target}: its credential is not there: {place} is not set"),
-                        format!("export {name}=... before starting, or name another source under `credentials`"),
+                        format!(
+                            "export {name}=... before starting (a running process needs a restart for it), or name another source under `credentials`"
+                        ),
                     ));
                 }
                 Err(std::env::VarError::NotUnicode(_)) => {

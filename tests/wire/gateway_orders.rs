@@ -167,6 +167,38 @@ fn a_benched_target_gets_nothing_until_its_time_is_over_or_it_is_let_in() {
 }
 
 #[test]
+fn a_route_whose_last_target_is_benched_says_so_and_when_to_come_back() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    let journal = tempfile::tempdir().unwrap();
+    let path = journal.path().join("j.jsonl");
+    let rig =
+        Rig::with(&[("a", a.address), ("b", b.address)], Change { journal: Some(path.clone()), ..Change::default() });
+    let given = order(&rig, "POST", "/orders/bench/a?for_s=600", Some("r"));
+    assert_eq!(given.json()["notes"], serde_json::json!([]), "b is still there");
+    let given = order(&rig, "POST", "/orders/bench/b?for_s=30", Some("r"));
+    assert_eq!(given.json()["notes"], serde_json::json!(["route chat has nobody now who serves"]));
+    let refused = rig.stream();
+    assert_eq!((refused.status, refused.code().as_str()), (503, "no_target_available"), "{}", refused.text());
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((25..=30).contains(&wait), "b is let in first: {}", refused.text());
+    assert!(refused.text().contains("an operator took it out, for another"), "{}", refused.text());
+    assert_eq!(order(&rig, "DELETE", "/orders/bench/a", Some("r")).status, 200);
+    let told = rig.eventually("both alerts", || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let all = text.lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+        let of: Vec<String> = all
+            .filter(|v| v["event"] == "alert")
+            .filter_map(|v| v["reason"].as_str().map(str::to_owned))
+            .filter(|r| r.ends_with("body_serves"))
+            .collect();
+        (of.len() == 2).then_some(of)
+    });
+    assert_eq!(told, ["nobody_serves", "somebody_serves"]);
+    let emergency = order(&rig, "POST", "/orders/emergency?for_s=60", Some("r"));
+    assert!(emergency.text().contains("this changes nothing"), "{}", emergency.text());
+}
+
+#[test]
 fn an_order_that_cannot_be_taken_says_why_and_changes_nothing() {
     let a = Mock::start(good("a"));
     let rig = Rig::new(&[("a", a.address)]);

@@ -12,7 +12,8 @@ use serde_json::json as value;
 use super::super::app::App;
 use super::super::http::{Answer, Refusal, json, wrong_method};
 use super::super::orders::{Forced, LONGEST, Orders, What};
-use crate::policy::TargetId;
+use crate::policy::{Route, TargetId};
+use crate::router::decision::Availability;
 
 /// The path below which they are.
 pub const PATH: &str = "/orders";
@@ -25,7 +26,7 @@ pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Ref
     let parts: Vec<&str> = rest.split('/').filter(|p| !p.is_empty()).collect();
     if parts.is_empty() {
         return match *request.method() {
-            Method::GET | Method::HEAD => Ok(list(app, StatusCode::OK)),
+            Method::GET | Method::HEAD => Ok(list(app)),
             _ => Err(wrong_method("GET, HEAD")),
         };
     }
@@ -68,9 +69,9 @@ pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Ref
                     What::Bench(_) | What::Emergency => None,
                 };
             Orders::give(app, what, forced, reason, lasts);
-            Ok(list(app, StatusCode::OK))
+            Ok(list_with(app, &consequences(app, what)))
         }
-        Method::DELETE if Orders::end(app, what, reason) => Ok(list(app, StatusCode::OK)),
+        Method::DELETE if Orders::end(app, what, reason) => Ok(list(app)),
         Method::DELETE => Err(Refusal::invalid(
             StatusCode::NOT_FOUND,
             "no_such_order",
@@ -80,9 +81,39 @@ pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Ref
     }
 }
 
-fn list(app: &App, status: StatusCode) -> Answer {
+fn list(app: &App) -> Answer {
+    list_with(app, &[])
+}
+
+fn list_with(app: &App, notes: &[String]) -> Answer {
     let orders = app.orders.shown(|id| app.target_name(id));
-    json(status, value!({ "format": 1, "orders": orders }).to_string())
+    json(StatusCode::OK, value!({ "format": 1, "orders": orders, "notes": notes }).to_string())
+}
+
+/// What whoever gives an order may not have meant.
+fn consequences(app: &App, what: What) -> Vec<String> {
+    let policy = app.policy();
+    match what {
+        What::Emergency => {
+            let gives_up = policy.live_routes().any(|r| r.on_capacity_exhausted.is_some());
+            let none = "no route of the policy has `on_capacity_exhausted`: this changes nothing".to_owned();
+            if gives_up { Vec::new() } else { vec![none] }
+        }
+        What::Fault(_) => Vec::new(),
+        What::Bench(target) => {
+            let core = app.driver.snapshot();
+            let serves = |id: TargetId| {
+                core.targets.iter().any(|t| t.target == id && matches!(t.availability, Availability::Serving { .. }))
+            };
+            let holds = |route: &Route| route.tiers.iter().any(|tier| tier.targets.contains(&target));
+            let nobody = |route: &Route| {
+                let mut all = route.tiers.iter().flat_map(|tier| &tier.targets);
+                !all.any(|id| serves(*id) && route.legal(policy.target(*id)))
+            };
+            let stranded = policy.live_routes().filter(|route| holds(route) && nobody(route));
+            stranded.map(|route| format!("route {} has nobody now who serves", route.name)).collect()
+        }
+    }
 }
 
 fn target_named(app: &App, name: &str) -> Result<TargetId, Refusal> {

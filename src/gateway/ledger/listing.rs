@@ -74,7 +74,7 @@ pub struct Listed {
     /// What it may do.
     pub side_effects: SideEffects,
     /// The value of its key argument, if the tool has one: look for it in the system of record.
-    pub key: String,
+    pub key: Option<String>,
     /// Its id.
     pub call_id: String,
     /// Only where they were asked for.
@@ -114,7 +114,7 @@ pub fn list(rows: Vec<CallRow>, filter: &Filter) -> Listing {
         ordinal: row.ordinal,
         tool: row.tool,
         side_effects: row.side_effects,
-        key: row.operation_key,
+        key: (row.side_effects == SideEffects::Keyed).then_some(row.operation_key),
         call_id: row.call_id,
         arguments: filter.arguments.then_some(row.arguments),
     });

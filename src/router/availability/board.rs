@@ -12,7 +12,7 @@ use super::learned::Learned;
 use super::place::Places;
 use super::ramp::Ramps;
 use super::rate::Rate;
-use super::{COOLING, EJECTED, OPEN};
+use super::{COOLING, EJECTED, OPEN, OPERATOR};
 use crate::policy::{Policy, RouteId, Target, TargetId};
 use crate::router::classify::Lack;
 use crate::router::decision::{Availability, Counters, Note};
@@ -35,8 +35,8 @@ pub(super) struct State {
     pub(super) probe: Option<AttemptId>,
     /// Some route holds it, so that it can be dialled at all.
     pub(super) used: bool,
-    /// An operator took it out.
-    pub(super) benched: bool,
+    /// An operator took it out, until then as far as is known.
+    pub(super) benched: Option<Ts>,
     /// Routes on which it is legal, in the order of the policy.
     pub(super) routes: Vec<RouteId>,
     slots: Option<u32>,
@@ -106,7 +106,7 @@ impl Board {
                 bucket: BucketId(u16::try_from(place).unwrap_or(u16::MAX)),
                 probe: None,
                 used: policy.live_routes().any(|r| r.tiers.iter().any(|tier| tier.targets.contains(&target.id))),
-                benched: false,
+                benched: None,
                 routes: policy.routes.iter().zip(&legal).filter_map(holds).collect(),
                 slots: target.capacity.slots,
                 reserve: target.capacity.reserve_slots.unwrap_or(0),
@@ -143,8 +143,8 @@ impl Board {
     pub(in crate::router) fn availability(&self, now: Ts, id: TargetId) -> Availability {
         let target = self.policy.target(id);
         let state = self.state(id);
-        if state.benched {
-            return Availability::Benched { until: Ts::FAR, why: "operator".to_owned() };
+        if let Some(until) = state.benched {
+            return Availability::Benched { until, why: OPERATOR.to_owned() };
         }
         let benches = self.accounts.of(target).into_iter().chain(self.places.of(target));
         if let Some(bench) = benches.max_by_key(|bench| bench.until) {
@@ -185,7 +185,7 @@ impl Board {
     pub(in crate::router) fn serving(&self, now: Ts, id: TargetId) -> bool {
         let state = self.state(id);
         state.breaker.gate() == Gate::Closed
-            && !state.benched
+            && state.benched.is_none()
             && state.health.ejected_until().is_none()
             && self.capacity.until(now, state.bucket).is_none()
             && {
@@ -270,11 +270,11 @@ impl Board {
         self.evidence = Some(evidence);
     }
 
-    /// An operator takes a target out or lets it back in.
-    pub(in crate::router) fn bench(&mut self, id: TargetId, out: bool) {
+    /// An operator takes a target out, or (`None`) lets it back in.
+    pub(in crate::router) fn bench(&mut self, id: TargetId, out: Option<Ts>) {
         if usize::from(id.0) < self.states.len() {
             self.state_mut(id).benched = out;
-            self.changed.insert(id, if out { "operator_benched" } else { "operator_unbenched" });
+            self.changed.insert(id, if out.is_some() { "operator_benched" } else { "operator_unbenched" });
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) use self::outcomes::Whose;
 
 /// Reason of a cooling target whose breaker is open.
 pub(super) const OPEN: &str = "open";
+/// Reason of a target that an operator took out.
+pub(super) const OPERATOR: &str = "operator";
 /// Reason of a cooling target that is rate limited or overloaded.
 pub(super) const COOLING: &str = "cooling";
 /// Reason of a cooling target whose health took it out.

@@ -13,7 +13,7 @@ impl Board {
     /// When this target's next probe is due, by bench, breaker or ejection.
     pub(super) fn probe_at(&self, id: TargetId) -> Option<Ts> {
         let state = self.state(id);
-        if state.probe.is_some() || !state.used || state.benched {
+        if state.probe.is_some() || !state.used || state.benched.is_some() {
             return None;
         }
         let target = self.policy.target(id);
@@ -37,7 +37,7 @@ impl Board {
     /// Under `probe: live`: from when on a request may be the probe.
     pub(super) fn live_from(&self, id: TargetId) -> Option<Ts> {
         let state = self.state(id);
-        let live = self.policy.breaker.probe == ProbeKind::Live && state.probe.is_none() && !state.benched;
+        let live = self.policy.breaker.probe == ProbeKind::Live && state.probe.is_none() && state.benched.is_none();
         live.then(|| state.breaker.probe_from()).flatten()
     }
 
@@ -52,7 +52,7 @@ impl Board {
         let target = self.policy.target(id);
         self.policy.breaker.probe == ProbeKind::Live
             && state.probe.is_none()
-            && !state.benched
+            && state.benched.is_none()
             && state.breaker.wants_probe(now)
             && self.capacity.until(now, state.bucket).is_none()
             && self.accounts.of(target).is_none()

@@ -147,7 +147,7 @@ fn a_stand_in_takes_its_guaranteed_slots_at_once() {
         })
         .drive();
     // b is out and back, so it ramps; then a goes out.
-    d.input(Input::Bench { target: TargetId(0), out: true });
+    d.input(Input::Bench { target: TargetId(0), out: true, until: None });
     for _ in 0..3 {
         let r = d.arrive(facts());
         d.broke(d.attempt(r), Failure::Refused);
@@ -234,7 +234,7 @@ fn three_bad_minutes_eject_and_probes_bring_it_back_but_never_the_last_one() {
     let snapshot = d.engine.snapshot(d.now);
     assert!(format!("{:?}", snapshot.targets[0].availability).contains("ejected"));
     // b goes out as well: a is let back in, for somebody must answer.
-    d.input(Input::Bench { target: TargetId(1), out: true });
+    d.input(Input::Bench { target: TargetId(1), out: true, until: None });
     assert_eq!(d.state("a"), "serving");
 }
 

@@ -26,6 +26,6 @@ pub use originals::{Kind, Originals};
 pub use request::{Masked, Unmaskable, mask, unmaskable};
 pub(super) use stream::{Restored, Restorer};
 
-/// Below this size a body cannot hold more values than are kept ([`originals::VALUES_MAX`]; those of less than four bytes are few): that it
+/// Below this size a body cannot hold more values than are kept (`originals::VALUES_MAX`; those of less than four bytes are few): that it
 /// can be masked is known from its shape alone.
 pub const SURE_BYTES: usize = originals::VALUES_MAX * 4;

@@ -196,13 +196,13 @@ fn b159_a_stale_pooled_connection_is_not_the_providers_fault() {
 #[test]
 fn b102_a_target_taken_out_gets_nothing_not_even_as_the_last_resort() {
     let mut d = two();
-    d.input(Input::Bench { target: TargetId(1), out: true });
+    d.input(Input::Bench { target: TargetId(1), out: true, until: None });
     assert_eq!(d.bad_request(&Failure::Refused), ["a"]);
-    d.input(Input::Bench { target: TargetId(0), out: true });
+    d.input(Input::Bench { target: TargetId(0), out: true, until: None });
     let r = d.arrive(facts());
     assert!(d.dialled(r).is_empty());
     assert!(matches!(d.reply(r), Some(Reply::Unavailable { .. })), "an honest refusal: {:?}", d.reply(r));
-    d.input(Input::Bench { target: TargetId(1), out: false });
+    d.input(Input::Bench { target: TargetId(1), out: false, until: None });
     let r = d.arrive(facts());
     assert_eq!(d.dialled(r), ["b"]);
 }
