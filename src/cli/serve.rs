@@ -327,14 +327,15 @@ fn again(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &m
     let policy = load(global, &chosen.path)?;
     let holds = gateway.policy();
     credentials(&policy, &chosen.path)?;
-    if let (Some(serial), Some(before)) = (policy.serial, holds.serial)
-        && serial < before
+    // A file without a serial is older than any that has one: else two steps would lead where one may not.
+    if let Some(before) = holds.serial.filter(|before| policy.serial.is_none_or(|serial| serial < *before))
         && !args.allow_rollback
     {
-        return Err(Expected::usage(
-            format!("serial {serial} is lower than {before}, which holds"),
-            "give the file a higher serial, or start with --allow-rollback",
-        ));
+        let what = match policy.serial {
+            Some(serial) => format!("serial {serial} is lower than {before}, which holds"),
+            None => format!("it has no serial, and {before} holds"),
+        };
+        return Err(Expected::usage(what, "give the file a higher serial, or start with --allow-rollback"));
     }
     let version = crate::units::printable(&policy.version, 100);
     let same = policy.sha256 == holds.sha256;

@@ -237,7 +237,8 @@ impl Driver {
     /// A request has come. Its commands arrive at the ticket.
     pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
         let mut state = self.lock();
-        let route = Arc::clone(state.policy.route(facts.route));
+        let policy = Arc::clone(&state.policy);
+        let route = policy.route(facts.route);
         let dials = usize::try_from(route.max_attempts).unwrap_or(usize::MAX);
         let (to, commands) = mpsc::channel(dials.saturating_mul(3).saturating_add(8).min(1024));
         if let (Some(ledger), Some(said)) = (&self.ledger, &facts.conversation) {
@@ -248,7 +249,7 @@ impl Driver {
         state.requests.insert(id, Slot { to, meta });
         let over = self.step(state, Input::Arrive { request: id, facts }, None);
         self.after(over);
-        Ticket { id, commands, driver: Arc::clone(self), stalled: None, over: false }
+        Ticket { id, policy, commands, driver: Arc::clone(self), stalled: None, over: false }
     }
 
     /// The connection of this attempt stands.
@@ -596,6 +597,8 @@ fn tell(state: &mut State, request: RequestId, cmd: Cmd) {
 #[derive(Debug)]
 pub struct Ticket {
     id: RequestId,
+    /// The policy by which the core took it: between a look at the policy and this moment another may have come.
+    pub policy: Arc<Policy>,
     commands: mpsc::Receiver<Cmd>,
     driver: Arc<Driver>,
     /// Set by the connection when its client has stopped reading.

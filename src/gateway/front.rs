@@ -18,7 +18,10 @@ const THERE: &str =
 /// Answers the request `id` of a client. `stalled` is set by the connection when its client has stopped reading.
 pub async fn handle(app: Arc<App>, request: Request<Incoming>, stalled: Arc<AtomicBool>, id: String) -> Answer {
     let mut answer = route(&app, request, stalled, &id).await.unwrap_or_else(|refusal| refusal.answer(&id));
-    set(answer.headers_mut(), "x-llmfo-policy", &app.policy().version);
+    // A request under way says itself by which policy it came in.
+    if !answer.headers().contains_key("x-llmfo-policy") {
+        set(answer.headers_mut(), "x-llmfo-policy", &app.policy().version);
+    }
     answer
 }
 

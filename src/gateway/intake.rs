@@ -81,7 +81,7 @@ impl Share {
 /// Why it was not taken.
 pub async fn body(request: Request<Incoming>, memory: &Arc<Semaphore>) -> Result<Taken, NotTaken> {
     let (head, mut body) = request.into_parts();
-    if head.headers.get(CONTENT_ENCODING).is_some_and(|v| v.as_bytes() != b"identity") {
+    if head.headers.get_all(CONTENT_ENCODING).iter().any(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Err(NotTaken::Refused(Refusal::invalid(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_content_encoding",

@@ -95,6 +95,7 @@ pub struct Gateway {
     front: JoinHandle<()>,
     back: JoinHandle<()>,
     helpers: Vec<JoinHandle<()>>,
+    looks: Vec<JoinHandle<()>>,
     inputs: Option<record::Recorder>,
     records: Arc<Mutex<Vec<Evidence>>>,
 }
@@ -213,10 +214,11 @@ impl Gateway {
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
+        let mut looks = Vec::new();
         for target in &policy.targets {
-            helpers.push(tokio::spawn(look(Arc::clone(&app), target.id)));
+            looks.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, inputs: closing, records })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, records })
     }
 
     /// Requests under way.
@@ -244,7 +246,7 @@ impl Gateway {
         // Readers of `/events` never finish by themselves.
         let _ = tokio::time::timeout(Duration::from_millis(200), &mut back).await;
         back.abort();
-        for helper in self.helpers {
+        for helper in self.helpers.into_iter().chain(self.looks) {
             helper.abort();
         }
         let (app, inputs) = (self.app, self.inputs);
@@ -288,8 +290,8 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only
 /// a connection is made and closed, nothing is asked.
 async fn look(app: Arc<App>, id: TargetId) {
-    let Some(dialable) = app.targets.get(id) else { return };
     loop {
+        let Some(dialable) = app.targets.get(id) else { return };
         if dialable.evidence.seen().ever_good() {
             return;
         }

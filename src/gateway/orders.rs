@@ -10,7 +10,7 @@ use serde_json::{Value, json as value};
 use super::app::App;
 use super::driver::Watcher;
 use crate::event::Event;
-use crate::policy::TargetId;
+use crate::policy::{Policy, TargetId};
 use crate::router::Input;
 use crate::units::printable;
 
@@ -163,6 +163,48 @@ impl Orders {
         tell_core(app, what, None);
         told(app, what, order.forced, "ended", reason, None);
         true
+    }
+
+    /// Another policy holds. An order about a target goes with its name where that stands for another address, model or
+    /// credential now; where nothing is called so any more, it ends.
+    pub fn follow(app: &Arc<App>, before: &Policy, now: &Policy) {
+        let gone: Vec<(What, TargetId)> = app
+            .orders
+            .lock()
+            .by_what
+            .keys()
+            .filter_map(|what| Some((*what, parts(*what).1?)))
+            .filter(|(_, target)| now.retired.targets.contains(target))
+            .collect();
+        for (what, target) in gone {
+            let heir = now.target_named(&before.target(target).name).map(|t| t.id);
+            match (heir, what) {
+                (Some(heir), What::Bench(_)) => Orders::move_to(app, what, What::Bench(heir)),
+                (Some(heir), What::Fault(_)) => Orders::move_to(app, what, What::Fault(heir)),
+                (Some(_), What::Emergency) => {}
+                (None, _) => {
+                    Orders::end(app, what, "its target is no longer in the policy");
+                }
+            }
+        }
+    }
+
+    fn move_to(app: &Arc<App>, from: What, to: What) {
+        let order = {
+            let mut state = app.orders.lock();
+            let Some(order) = state.by_what.remove(&from) else { return };
+            order
+        };
+        tell_core(app, from, None);
+        match order.until {
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                Orders::give(app, to, order.forced, &order.reason, left);
+            }
+            None => {
+                app.orders.lock().by_what.insert(to, order);
+            }
+        }
     }
 
     /// All, for people.

@@ -6,6 +6,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::driver::{Watcher, state_name};
+use super::orders::Orders;
 use super::{Gateway, admission, look};
 use crate::error::Result;
 use crate::event::Event;
@@ -42,11 +43,15 @@ impl Gateway {
         for alert in alerts {
             Watcher::event(&**app, alert);
         }
-        self.helpers.retain(|helper| !helper.is_finished());
-        for target in app.driver.snapshot().targets.iter().filter(|t| before.target_named(&t.name).is_none()) {
+        Orders::follow(app, &before, &policy);
+        for target in &app.driver.snapshot().targets {
             app.metrics.state(&target.name, state_name(&target.availability));
-            self.helpers.push(tokio::spawn(look(Arc::clone(app), target.target)));
         }
+        // Whoever has not been seen yet is looked at, by whatever name and key it is known now.
+        for look in self.looks.drain(..) {
+            look.abort();
+        }
+        self.looks.extend(policy.live_targets().map(|t| tokio::spawn(look(Arc::clone(app), t.id))));
         for gone in before.live_targets().filter(|t| policy.target_named(&t.name).is_none()) {
             app.metrics.forget_target(&gone.name);
         }

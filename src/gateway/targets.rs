@@ -112,11 +112,13 @@ impl Set {
             }
             let tls = endpoint.tls.then(|| tls.clone()).flatten();
             let client = Client::new(endpoint, secret.as_ref(), tls, PoolLimits::default()).map_err(named)?;
+            // Another credential is no other place: that it is there is known.
+            let same_place = before.filter(|b| b.target.connect_to == target.connect_to);
             all.push(Arc::new(Dialable {
                 target: Arc::clone(target),
                 client,
                 secret,
-                evidence: Arc::default(),
+                evidence: same_place.map(|b| Arc::clone(&b.evidence)).unwrap_or_default(),
                 probe_limit: AtomicUsize::new(0),
             }));
         }

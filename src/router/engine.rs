@@ -167,7 +167,7 @@ impl Engine {
             *withhold = (*withhold).max(Withhold::Risky);
         }
         let expired = facts.expired;
-        let mut request = Request::new(facts, route, now);
+        let mut request = Request::new(facts, Arc::clone(&self.policy), route, now);
         if let Arrival::Go(withhold) = &arrival {
             request.withhold = if expired { Withhold::Everything } else { *withhold };
         }
@@ -228,7 +228,7 @@ impl Engine {
     /// Nobody can answer it: the honest reply.
     pub(super) fn nobody(&mut self, now: Ts, id: RequestId, skips: &[(TargetId, super::skip::Skip)]) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let (reply, outcome) = refuse::reply(&self.policy, request, skips, now);
+        let (reply, outcome) = refuse::reply(&request.policy, request, skips, now);
         request.pass_over(now, skips);
         self.reply(now, id, reply, outcome);
     }
@@ -291,7 +291,7 @@ impl Engine {
         self.timers.set(Alarm::Hedge(id), None);
         self.leave_room(now, id);
         if let Some(request) = self.requests.remove(&id) {
-            let record = Box::new(request.record(&self.policy, now, outcome));
+            let record = Box::new(request.record(&request.policy, now, outcome));
             self.out.push_back(Output::Done { request: id, record });
         }
     }
@@ -368,6 +368,7 @@ impl Machine for Engine {
             Input::Ledger { conversations } => self.remember(now, conversations),
             Input::LedgerWritable { writable } => self.ledger_writable = writable,
             Input::Bench { target, out, until } => self.board.bench(target, out.then(|| until.unwrap_or(Ts::FAR))),
+            Input::Reread => self.succeed(now, Arc::clone(&self.policy)),
             Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}
         }

@@ -251,6 +251,8 @@ pub enum Input {
         #[serde(default)]
         until: Option<Ts>,
     },
+    /// The same policy was read again: what a person could mend outside, such as a credential, may be mended.
+    Reread,
     /// An operator switches the emergency mode: background tasks are refused and answers are capped.
     Emergency {
         /// On or off.

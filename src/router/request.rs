@@ -77,6 +77,8 @@ enum Why {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) facts: Facts,
+    /// The policy by which it came in: its names are those of the record.
+    pub(super) policy: Arc<Policy>,
     pub(super) route: Arc<Route>,
     pub(super) arrived: Ts,
     pub(super) phase: Phase,
@@ -96,9 +98,10 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(facts: Facts, route: Arc<Route>, now: Ts) -> Request {
+    pub(super) fn new(facts: Facts, policy: Arc<Policy>, route: Arc<Route>, now: Ts) -> Request {
         Request {
             facts,
+            policy,
             route,
             arrived: now,
             phase: Phase::Pausing,

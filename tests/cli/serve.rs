@@ -402,6 +402,7 @@ fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
     for (n, (text, why)) in [
         ("version: [\n".to_owned(), "must not be served"),
         (version(4), "serial 4 is lower than 6"),
+        (version(7).replace("serial: 7\n", ""), "it has no serial, and 6 holds"),
         (version(7).replace("targets: [a]", "targets: [b]"), "must not be served"),
     ]
     .into_iter()

@@ -199,6 +199,30 @@ fn a_route_whose_last_target_is_benched_says_so_and_when_to_come_back() {
 }
 
 #[test]
+fn a_bench_follows_its_target_through_another_policy_or_ends_with_it() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    let yaml = crate::gateway::policy(&[("a", a.address), ("b", b.address)], &Change::default());
+    let mut rig = Rig::of(&yaml, Change::default());
+    assert_eq!(order(&rig, "POST", "/orders/bench/a?for_s=600", Some("r")).status, 200);
+    let benched = |rig: &Rig| {
+        let orders = http::get(rig.admin, "/orders").json()["orders"].clone();
+        orders.as_array().unwrap().iter().map(|o| o["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // Another model under the same name: still the one that the operator meant.
+    let other = yaml.replace("model: model-a", "model: model-a2");
+    rig.reload(&other).unwrap();
+    assert_eq!((rig.stream().header("x-llmfo-target"), benched(&rig)), (Some("b"), vec!["a".to_owned()]));
+    // Another name for the same: too.
+    rig.reload(&other.replace("  a:\n", "  a1:\n").replace("[a, b]", "[a1, b]")).unwrap();
+    assert_eq!((rig.stream().header("x-llmfo-target"), benched(&rig)), (Some("b"), vec!["a1".to_owned()]));
+    assert_eq!(order(&rig, "DELETE", "/orders/bench/a1", Some("r")).status, 200);
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("a1"));
+    assert_eq!(order(&rig, "POST", "/orders/bench/a1?for_s=600", Some("r")).status, 200);
+    rig.reload(&crate::gateway::policy(&[("b", b.address)], &Change::default())).unwrap();
+    assert!(benched(&rig).is_empty(), "nothing is called so any more");
+}
+
+#[test]
 fn an_order_that_cannot_be_taken_says_why_and_changes_nothing() {
     let a = Mock::start(good("a"));
     let rig = Rig::new(&[("a", a.address)]);

@@ -75,6 +75,73 @@ fn what_is_known_of_a_target_outlives_the_policy_that_it_was_learned_under() {
 }
 
 #[test]
+fn who_answers_and_by_which_policy_is_told_as_it_was_when_the_request_came() {
+    let go = Arc::new(AtomicBool::new(false));
+    let a = Mock::start(held(&go));
+    let mut rig = Rig::new(&[("a", a.address)]);
+    let under_way = http::send(rig.listen, &http::chat_bytes(&body(false), &[]));
+    a.wait_seen(1);
+    let renamed = policy(&[("renamed", a.address)], &Change::default()).replace("test-1", "test-2");
+    rig.reload(&renamed.replace("model-renamed", "model-a")).unwrap();
+    a.play(good("a"));
+    go.store(true, Ordering::Relaxed);
+    let answer = under_way.whole();
+    // The mock streams where no stream was asked for: whatever came of it, the names are those of its own policy.
+    assert_eq!(answer.header("x-llmfo-policy"), Some("test-1"), "{}", answer.text());
+    assert_eq!(rig.decision(&answer)["attempts"][0]["target"], "a");
+    let next = rig.stream();
+    assert_eq!((next.header("x-llmfo-policy"), next.header("x-llmfo-target")), (Some("test-2"), Some("renamed")));
+}
+
+#[test]
+fn a_changed_key_leaves_the_gateway_ready() {
+    let a = Mock::start(good("a"));
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key.txt");
+    std::fs::write(&key, "first-key\n").unwrap();
+    let yaml = policy(&[("a", a.address)], &Change { target: "    credentials: file:key.txt\n", ..Change::default() });
+    let mut rig = Rig::of(&yaml, Change { folder: dir.path().to_owned(), ..Change::default() });
+    assert_eq!(rig.stream().status, 200);
+    let ready = |rig: &Rig| http::get(rig.admin, "/readyz").status == 200;
+    assert!(ready(&rig));
+    std::fs::write(&key, "second-key\n").unwrap();
+    rig.reload(&yaml).unwrap();
+    assert!(ready(&rig), "another key is no other place");
+    assert_eq!(rig.stream().status, 200);
+    assert_eq!(a.seen().last().unwrap().header("authorization"), Some("bearer second-key"));
+    // Another address: looked at without waiting for a customer.
+    let b = Mock::start(good("b"));
+    rig.reload(&yaml.replace(&a.address.to_string(), &b.address.to_string())).unwrap();
+    rig.eventually("readiness", || ready(&rig).then_some(()));
+    assert_eq!(b.asked(), 0);
+}
+
+#[test]
+fn a_refused_key_that_was_mended_is_tried_at_once() {
+    let a = Mock::start(|seen: &Seen, w: &mut Wire| match seen.header("authorization") {
+        Some("bearer right-key") => good("a")(seen, w),
+        _ => status("401 Unauthorized", "{}")(seen, w),
+    });
+    let b = Mock::start(good("b"));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key.txt"), "wrong-key\n").unwrap();
+    let yaml = policy(
+        &[("a", a.address), ("b", b.address)],
+        &Change { target: "    credentials: file:key.txt\n", ..Change::default() },
+    );
+    // One key each, or the bench of one is the bench of both.
+    let yaml = yaml.replacen("file:key.txt", "file:a.txt", 1).replace("file:key.txt", "file:b.txt");
+    std::fs::write(dir.path().join("a.txt"), "wrong-key\n").unwrap();
+    std::fs::write(dir.path().join("b.txt"), "b-key\n").unwrap();
+    let mut rig = Rig::of(&yaml, Change { folder: dir.path().to_owned(), ..Change::default() });
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("b"));
+    assert_eq!(rig.target("a")["state"], "benched");
+    std::fs::write(dir.path().join("a.txt"), "right-key\n").unwrap();
+    rig.reload(&yaml).unwrap();
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("a"));
+}
+
+#[test]
 fn a_policy_whose_key_cannot_be_read_changes_nothing() {
     let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
     let mut rig = Rig::new(&[("a", a.address)]);

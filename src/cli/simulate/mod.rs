@@ -137,12 +137,14 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         return replay::run(global, inputs, args.policy.as_deref(), args.format);
     }
     let stop = Arc::new(Stop::default());
-    watch_signals(&stop)?;
     if let Some(seeds) = args.swarm {
+        watch_signals(&stop)?;
         return swarm(global, &args, seeds, &stop);
     }
     check(&args)?;
     let (plan, prices) = (plan(&args)?, prices(&args)?);
+    // From here on: who waits for a pipe that nobody writes to is ended by a signal as any process is.
+    watch_signals(&stop)?;
     let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
     let mut runs = Vec::new();
     let (mut requests, mut elapsed_s) = (0u64, 0.0);

@@ -25,7 +25,7 @@ use hyper::body::Incoming;
 
 use super::app::App;
 use super::driver::Meta;
-use super::http::{Answer, Refusal, whole};
+use super::http::{Answer, Refusal, set, whole};
 use super::intake::{self, NotTaken};
 use super::masking::{self, Masking};
 use crate::policy::DataClass;
@@ -130,13 +130,15 @@ pub async fn chat(
             forwarded.insert(name, value.clone());
         }
     }
+    let policy = Arc::clone(&ticket.policy);
     let route_name = route.name.clone();
+    let version = policy.version.clone();
     let exchange =
         Exchange::new(Arc::clone(app), ticket, (chat, masking), Arc::clone(&policy), route, calls, forwarded);
-    Ok(match exchange.settle().await {
+    let mut answer = match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);
-            let target = app.target_name(attempt.target);
+            let target = policy.target(attempt.target).name.clone();
             let came = stream::CameIn { policy, route: route_name, calls };
             let body = stream::relay(app, ticket, attempt, id.to_owned(), came, open);
             let mut answer = Response::new(body);
@@ -167,7 +169,9 @@ pub async fn chat(
         }
         Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
         Settled::Aborted(why) => reply::aborted(why, id),
-    })
+    };
+    set(answer.headers_mut(), "x-llmfo-policy", &version);
+    Ok(answer)
 }
 
 fn shutting_down() -> Refusal {

@@ -153,7 +153,7 @@ impl Exchange {
                 Some(Cmd::Deliver { key, attempts, degraded }) => {
                     if let Some((target, bytes)) = self.whole.take() {
                         self.ticket.over();
-                        let target = self.app.target_name(target);
+                        let target = self.policy.target(target).name.clone();
                         return Settled::Whole { target, bytes, attempts, degraded };
                     }
                     match self.take(key) {

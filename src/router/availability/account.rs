@@ -105,15 +105,6 @@ impl Accounts {
         self.answered(target);
     }
 
-    /// Another policy holds. The same target is probed if it is still covered, else the first that is.
-    pub(crate) fn succeed(&mut self, live: &[&Target]) {
-        self.benches.succeed(|scope, prober| {
-            let covered = || live.iter().filter(|t| scope.covers(t)).map(|t| t.id);
-            covered().find(|id| *id == prober).or_else(|| covered().next())
-        });
-        self.suspected.clear();
-    }
-
     /// Its probe did not pass.
     pub(crate) fn re_arm(&mut self, now: Ts, target: TargetId) {
         self.benches.re_arm(now, target);

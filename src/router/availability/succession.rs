@@ -32,11 +32,10 @@ impl Board {
             (state.probe, state.benched) = (old.probe, old.benched);
             (state.told, state.counters) = (old.told, old.counters);
         }
-        next.accounts = std::mem::replace(&mut self.accounts, super::account::Accounts::new());
         next.places = std::mem::replace(&mut self.places, super::place::Places::new());
         let in_use: Vec<&Target> =
             policy.live_targets().filter(|t| next.state(t.id).used).map(std::convert::AsRef::as_ref).collect();
-        next.accounts.succeed(&in_use);
+        // Benches of accounts end here: whoever reads a policy again may have mended a key or paid a bill (rule R3).
         next.places.succeed(&in_use);
         next.learned = std::mem::take(&mut self.learned);
         next.ramps = std::mem::take(&mut self.ramps);

@@ -97,28 +97,28 @@ fn a_slot_more_is_there_at_once_for_who_waits() {
 }
 
 #[test]
-fn a_refused_credential_stays_benched_and_somebody_who_is_left_is_probed() {
-    let same_key = |names: &[&'static str]| {
-        let mut kit = Kit::new();
-        for name in names {
-            kit = kit.target(name, |t| t.credentials = Some(SecretRef::Env("K".into())));
-        }
-        let kit = kit.target("other", |_| {});
-        let all: Vec<&str> = names.iter().copied().chain(["other"]).collect();
-        kit.route("r", &[&all], |_| {}).policy()
+fn a_refused_credential_is_tried_again_once_a_policy_is_read_again() {
+    let same_key = || {
+        let key = |t: &mut crate::policy::Target| t.credentials = Some(SecretRef::Env("K".into()));
+        Kit::new().target("a", key).target("b", key).target("other", |_| {}).route("r", &[&["a", "b", "other"]], |_| {})
     };
-    let mut d = Drive::new(same_key(&["a", "b"]));
-    let request = d.arrive(facts());
-    d.broke(d.attempt(request), status(401));
-    assert_eq!((d.state("a"), d.state("b")), ("benched", "benched"));
-    // The one that showed it is gone.
-    d.replace(same_key(&["b"]));
-    d.take();
-    assert_eq!(d.state("b"), "benched");
-    let (probe, name) = next_probe(&mut d);
-    assert_eq!(name, "b");
-    d.ended(probe);
-    assert_eq!(d.state("b"), "serving");
+    let mut d = Drive::new(same_key().policy());
+    for again in [false, true] {
+        let request = d.arrive(facts());
+        d.broke(d.attempt(request), status(401));
+        assert_eq!((d.state("a"), d.state("b")), ("benched", "benched"));
+        assert_eq!(d.dialled(request).last().map(String::as_str), Some("other"));
+        // The same again is enough: what was mended stands in no policy.
+        if again {
+            d.input(Input::Reread)
+        } else {
+            d.replace(same_key().policy())
+        }
+        assert_eq!((d.state("a"), d.state("b")), ("serving", "serving"));
+    }
+    let probes = d.probes().len();
+    d.pass_s(3_600);
+    assert_eq!(d.probes().len(), probes, "nothing of the bench is left");
 }
 
 #[test]
