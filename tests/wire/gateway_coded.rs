@@ -112,8 +112,11 @@ fn b041_every_coding_that_is_known_is_decoded_and_every_other_is_the_provider_s_
         assert_eq!((got.content().as_str(), got.done()), ("one two", true), "{coding}: {}", got.text());
         plain(&got);
         // The connection is as good as any other afterwards.
-        assert_eq!(rig.stream().content(), "one two");
-        assert_eq!(a.connections(), 2, "{coding}: one to look, one for both");
+        for _ in 0..9 {
+            assert_eq!(rig.stream().content(), "one two");
+        }
+        // One to look; and a client may be back before its connection is.
+        assert!(a.connections() <= 6, "{coding}: {} for ten answers", a.connections());
     }
     for coding in ["zstd", "gzip, br", "compress"] {
         let a = Mock::start(move |_, w| {

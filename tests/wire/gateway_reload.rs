@@ -71,7 +71,11 @@ fn what_is_known_of_a_target_outlives_the_policy_that_it_was_learned_under() {
     rig.reload(&policy(&both, &Change { route: "    same_target_retries: 0\n", ..Change::default() })).unwrap();
     assert_eq!(rig.stream().status, 200);
     assert_eq!((bad.asked(), rig.target("bad")["state"].as_str()), (asked, Some("cooling")));
-    assert_eq!(well.connections(), connections, "connections of what is as before stay open");
+    for _ in 0..9 {
+        assert_eq!(rig.stream().status, 200);
+    }
+    // A client may be back before its connection is; but each of ten on a new one would be ten.
+    assert!(well.connections() <= connections + 4, "connections of what is as before stay open");
 }
 
 #[test]
