@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
@@ -17,7 +17,7 @@ use super::orders::Orders;
 use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
-use super::{intake, probe};
+use super::{intake, probe, stranded};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
@@ -32,7 +32,6 @@ pub const DECISIONS_KEPT: usize = 2048;
 
 /// The shared state of a running gateway.
 pub struct App {
-    policy: RwLock<Arc<Policy>>,
     /// Where the policy lies: files that it names are looked for beside it.
     pub folder: PathBuf,
     /// The core's driver.
@@ -65,7 +64,6 @@ pub struct App {
     told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
     warned: super::warned::Warned,
-    stranded: super::stranded::Stranded,
 }
 
 /// What a gateway is put together from, beside its policy.
@@ -130,8 +128,6 @@ impl App {
                 told_unledgered: Mutex::default(),
                 me: me.clone(),
                 warned: Default::default(),
-                stranded: Default::default(),
-                policy: RwLock::new(policy),
                 folder: folder.to_owned(),
             }
         }))
@@ -140,12 +136,7 @@ impl App {
     /// The policy that holds now. Who needs it more than once takes it once.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Another policy holds from now on.
-    pub(super) fn hold(&self, policy: Arc<Policy>) {
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+        self.driver.policy()
     }
 
     /// An id for a request, unique across restarts as far as it matters.
@@ -339,17 +330,6 @@ impl Watcher for App {
                 } else {
                     tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
                 }
-                let told = self.stranded.heard(&self.policy(), target, state, reason);
-                self.bus.publish(event);
-                for (nobody, alert) in told {
-                    match &alert {
-                        Event::Alert { text, .. } if nobody => tracing::error!("{text}"),
-                        Event::Alert { text, .. } => tracing::info!("{text}"),
-                        _ => {}
-                    }
-                    self.bus.publish(alert);
-                }
-                return;
             }
             Event::AttemptFailed { target, class, reason, probe: false, .. } => {
                 if let Some(left_out) = self.warned.now(target, reason) {
@@ -362,6 +342,8 @@ impl Watcher for App {
                     dialable.evidence.bad(reason);
                 }
             }
+            Event::Alert { reason, text, .. } if reason == stranded::NOBODY => tracing::error!("{text}"),
+            Event::Alert { reason, text, .. } if reason == stranded::SOMEBODY => tracing::info!("{text}"),
             Event::Alert { target, reason, text } => {
                 tracing::warn!(target = ?target, reason = %reason, "{text}");
             }

@@ -16,8 +16,6 @@ mod admission;
 pub mod app;
 pub mod bus;
 pub mod driver;
-#[cfg(test)]
-mod driver_tests;
 pub mod expiry;
 pub mod front;
 pub mod http;

@@ -32,8 +32,7 @@ impl Gateway {
         let (records, alerts) = admission::read(&policy, &app.folder, app.driver.now());
         app.targets.hold(targets);
         records.clone_into(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner));
-        app.driver.succeed(&policy, records);
-        app.hold(Arc::clone(&policy));
+        Orders::follow(app, &before, &policy, |orders| app.driver.succeed(&policy, records, orders));
         app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         app.bus.publish(Event::PolicyReplaced {
             policy: policy.version.clone(),
@@ -43,7 +42,6 @@ impl Gateway {
         for alert in alerts {
             Watcher::event(&**app, alert);
         }
-        Orders::follow(app, &before, &policy);
         for target in &app.driver.snapshot().targets {
             app.metrics.state(&target.name, state_name(&target.availability));
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::driver::{Abort, AttemptKey, Cmd, Core, Driver, Meta, Watcher};
+use super::{Abort, AttemptKey, Cmd, Core, Driver, Meta, Watcher};
 use crate::event::Event;
 use crate::policy::{DataClass, Policy, RouteId, TargetId};
 use crate::router::decision::{DecisionRecord, Snapshot};
@@ -156,7 +156,7 @@ fn driver(fragile: bool) -> (Arc<Driver>, Arc<Heard>) {
     (Arc::new(Driver::new(Instant::now(), policy, 1, make, weak)), heard)
 }
 
-async fn dialled(ticket: &mut super::driver::Ticket) -> (AttemptKey, TargetId) {
+async fn dialled(ticket: &mut super::Ticket) -> (AttemptKey, TargetId) {
     match ticket.next().await {
         Some(Cmd::Dial { key, target, .. }) => (key, target),
         other => panic!("a dial, not {other:?}"),
