@@ -229,3 +229,39 @@ async fn a_drain_reaches_every_request() {
     drop(tickets);
     assert_eq!(driver.open(), 0);
 }
+
+/// Another policy gives the benched `a` another model, so that the core knows it by another id, and leaves `b` as it is.
+#[tokio::test]
+async fn a_bench_holds_in_the_very_step_in_which_its_target_becomes_another_and_routes_are_told_of() {
+    let (driver, heard) = driver(false);
+    let bench = |target| Input::Bench { target, out: true, until: Some(driver.now() + Duration::from_secs(60)) };
+    let alerts = || -> Vec<String> {
+        let told = |e: Event| match e {
+            Event::Alert { reason, text, .. } => Some(format!("{reason} {text}")),
+            _ => None,
+        };
+        std::mem::take(&mut *heard.events.lock().unwrap()).into_iter().filter_map(told).collect()
+    };
+    driver.ordered(bench(TargetId(0)));
+    assert!(alerts().is_empty());
+    driver.ordered(bench(TargetId(1)));
+    assert_eq!(alerts(), ["nobody_serves route chat: nobody serves; customers are refused or handed to a human"]);
+    let next = |from: &str, to: &str| {
+        let (policy, found) = crate::policy::load("t.yaml", POLICY.replace(from, to).as_bytes());
+        let next = policy.unwrap_or_else(|| panic!("{found:#?}"));
+        Arc::new(crate::policy::succeed::succeed(&driver.policy(), next).unwrap_or_else(|e| panic!("{e}")))
+    };
+    let renamed = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: n");
+    let heir = renamed.target_named("a").unwrap().id;
+    assert_eq!(heir, TargetId(2));
+    driver.succeed(&renamed, Vec::new(), vec![bench(heir)]);
+    assert!(alerts().is_empty(), "nobody serves it still, and that is known");
+    let mut ticket = driver.arrive(facts(), Meta::default());
+    assert!(matches!(ticket.next().await, Some(Cmd::Reply { attempts: 0, .. })), "nobody was dialled");
+    // Without the order the new one would serve, and people hear of that too.
+    let again = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: o");
+    driver.succeed(&again, Vec::new(), Vec::new());
+    assert_eq!(alerts(), ["somebody_serves route chat: a serves again"]);
+    let mut ticket = driver.arrive(facts(), Meta::default());
+    assert_eq!(dialled(&mut ticket).await.1, TargetId(3));
+}
