@@ -463,6 +463,34 @@ fn orders_are_given_by_command_and_faults_by_the_environment() {
     assert!(code == Some(3) && said.contains("LLMFO_ADMIN"), "{said}");
 }
 
+/// A proxy in the environment would see prompts and keys, and its failures would look like a provider's.
+#[test]
+fn b120_a_proxy_in_the_environment_is_not_used() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(provider.local_addr().unwrap(), ""));
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+    let mut command = serve(dir.path(), &[]);
+    command.envs(names.map(|name| (name, url.as_str()))).env_remove("NO_PROXY").env_remove("no_proxy");
+    let served = Served::of(command, &["--policy", "policies/p.yaml"]);
+    let _asked = ask(&served);
+    // The provider is dialled itself: by the look at the start or by the request.
+    let (mut met, _) = provider.accept().unwrap();
+    let mut first = [0; 4];
+    met.read_exact(&mut first).unwrap();
+    assert!(matches!(&first, b"GET " | b"POST"), "{first:?}");
+    // And commands that talk to the gateway do it themselves too.
+    let admin = served.address("admin").to_string();
+    let mut list = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    list.args(["ctl", "list", "--admin", &admin]).envs(names.map(|name| (name, url.as_str())));
+    let out = list.output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(proxy.accept().is_err(), "somebody dialled the proxy");
+}
+
 #[test]
 fn a_pause_of_the_process_is_no_fault_of_a_provider() {
     use rustix::process::Signal;

@@ -1,6 +1,7 @@
 //! What is on the wire: streams as real providers send them, and what a client must get of them.
 
 #[cfg(test)]
+mod failover_table;
 mod gateway;
 #[cfg(test)]
 mod gateway_bodies;
