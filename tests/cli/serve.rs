@@ -477,11 +477,8 @@ fn b120_a_proxy_in_the_environment_is_not_used() {
     command.envs(names.map(|name| (name, url.as_str()))).env_remove("NO_PROXY").env_remove("no_proxy");
     let served = Served::of(command, &["--policy", "policies/p.yaml"]);
     let _asked = ask(&served);
-    // The provider is dialled itself: by the look at the start or by the request.
-    let (mut met, _) = provider.accept().unwrap();
-    let mut first = [0; 4];
-    met.read_exact(&mut first).unwrap();
-    assert!(matches!(&first, b"GET " | b"POST"), "{first:?}");
+    // The provider is dialled itself.
+    provider.accept().unwrap();
     // And commands that talk to the gateway do it themselves too.
     let admin = served.address("admin").to_string();
     let mut list = Command::new(env!("CARGO_BIN_EXE_llmfo"));
