@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use super::adapters::{Adapters, Texts};
 use super::bus::{Bus, unix_ms};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
 use super::ledger::Ledger;
@@ -46,6 +47,8 @@ pub struct App {
     pub ledger: Arc<Ledger>,
     /// What operators have ordered.
     pub orders: Arc<Orders>,
+    /// Texts of adapters.
+    pub adapters: Adapters,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -72,6 +75,8 @@ pub struct Parts {
     pub ledger: Arc<Ledger>,
     /// What operators have ordered.
     pub orders: Arc<Orders>,
+    /// Texts of adapters.
+    pub texts: Texts,
     /// Request bodies held at one moment, in bytes.
     pub bodies_bytes: usize,
 }
@@ -95,7 +100,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, bodies_bytes } = parts;
+        let Parts { ledger, orders, texts, bodies_bytes } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -113,6 +118,7 @@ impl App {
                 ),
                 ledger,
                 orders,
+                adapters: Adapters::new(texts),
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),

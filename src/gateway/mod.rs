@@ -11,6 +11,7 @@
 //!               bus -> /events, journal; metrics; decisions
 //! ```
 
+pub mod adapters;
 pub mod admin;
 mod admission;
 pub mod app;
@@ -47,7 +48,7 @@ use tokio::task::JoinHandle;
 use crate::error::{Expected, Result};
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
-use crate::router::{Engine, Evidence, Input};
+use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
@@ -95,7 +96,7 @@ pub struct Gateway {
     helpers: Vec<JoinHandle<()>>,
     looks: Vec<JoinHandle<()>>,
     inputs: Option<record::Recorder>,
-    records: Arc<Mutex<Vec<Evidence>>>,
+    files_say: Arc<Mutex<Vec<Input>>>,
 }
 
 /// Conversations told to a core in one input: a line of the input journal stays readable.
@@ -130,6 +131,8 @@ impl Gateway {
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
+        let (texts, more) = adapters::read(&policy, &folder);
+        let alerts = [alerts, more].concat();
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
         let closing = recorder.clone();
         // Read once before anything is served: a damaged row is a reason not to start.
@@ -141,18 +144,17 @@ impl Gateway {
         let orders = Arc::new(Orders::new(forced.map(|all| forced_targets(&policy, all)).transpose()?));
         let ordered = Arc::clone(&orders);
         // ... with what its admission records say by then.
-        let records = Arc::new(Mutex::new(records));
-        let standing = Arc::clone(&records);
+        let files_say = Arc::new(Mutex::new(vec![Input::Evidence { records }, adapters::input(&texts)]));
+        let standing = Arc::clone(&files_say);
         let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
             let engine = Engine::new(Arc::clone(policy), seed);
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
                 Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
             };
-            let records = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            made.handle(Ts::ZERO, Input::Evidence { records });
-            for order in ordered.inputs() {
-                made.handle(Ts::ZERO, order);
+            let files_say = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for input in files_say.into_iter().chain(ordered.inputs()) {
+                made.handle(Ts::ZERO, input);
             }
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
@@ -165,7 +167,7 @@ impl Gateway {
             }
             made
         });
-        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, bodies_bytes: limits.bodies_bytes };
+        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, texts, bodies_bytes: limits.bodies_bytes };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
@@ -216,7 +218,7 @@ impl Gateway {
         for target in &policy.targets {
             looks.push(tokio::spawn(look(Arc::clone(&app), target.id)));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, records })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, files_say })
     }
 
     /// Requests under way.

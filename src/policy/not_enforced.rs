@@ -12,11 +12,6 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
             out.push(line);
         }
     };
-    say(
-        raw.adapters.is_some(),
-        "adapters",
-        "will stand in for a parameter that a target lacks; until then such requests skip the target",
-    );
     say(raw.dependencies.is_some(), "dependencies", "will be searched for things whose loss takes a route down");
     routes(raw, &mut say);
     let probe = raw.breaker.as_ref().and_then(|b| b.probe);

@@ -23,7 +23,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("telemetry", &["event", "measure"]),
     ("upstream", &["wire", "policy"]),
-    ("gateway", &["router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"]),
+    (
+        "gateway",
+        &["files", "router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"],
+    ),
     ("fault", &["wire"]),
     ("load", &["wire", "upstream", "spec", "measure"]),
     ("lab", &["wire", "fault", "load", "policy", "spec", "measure"]),

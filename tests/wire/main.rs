@@ -2,7 +2,10 @@
 
 #[cfg(test)]
 mod failover_table;
+#[cfg(test)]
 mod gateway;
+#[cfg(test)]
+mod gateway_adapters;
 #[cfg(test)]
 mod gateway_bodies;
 #[cfg(test)]

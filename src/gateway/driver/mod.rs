@@ -34,8 +34,8 @@ use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
 use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
 use crate::router::{
-    AttemptId, Engine, Evidence, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign,
-    Usage, Withhold,
+    AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign, Usage,
+    Withhold,
 };
 use crate::units::Ts;
 use crate::wire::Stamp;
@@ -386,18 +386,17 @@ impl Driver {
         }
     }
 
-    /// Another policy holds from now on: its ids continue those of the one that held, `records` is what admission records
-    /// say of its targets, and `orders` what operators have ordered of those that it knows by another id. All in one step, so
-    /// that no request is decided between two of them.
-    pub fn succeed(&self, policy: &Arc<Policy>, records: Vec<Evidence>, orders: Vec<Input>) {
+    /// Another policy holds from now on: its ids continue those of the one that held. `told` is what the core must know of its
+    /// targets: what files say of them, and what operators have ordered. All in one step, so that no request is decided in
+    /// between.
+    pub fn succeed(&self, policy: &Arc<Policy>, told: Vec<Input>) {
         let mut state = self.lock();
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(policy);
         state.restless = true;
         let over = self.moved(state, None, None, |core, now| {
             core.succeed(now, policy);
-            core.handle(now, Input::Evidence { records });
-            for order in orders {
-                core.handle(now, order);
+            for input in told {
+                core.handle(now, input);
             }
         });
         self.after(over);

@@ -48,6 +48,7 @@ fn facts() -> Facts {
         risky_tools: false,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 100,
         max_output_tokens: None,
         task: "customer_reply".into(),
@@ -254,13 +255,13 @@ async fn a_bench_holds_in_the_very_step_in_which_its_target_becomes_another_and_
     let renamed = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: n");
     let heir = renamed.target_named("a").unwrap().id;
     assert_eq!(heir, TargetId(2));
-    driver.succeed(&renamed, Vec::new(), vec![bench(heir)]);
+    driver.succeed(&renamed, vec![bench(heir)]);
     assert!(alerts().is_empty(), "nobody serves it still, and that is known");
     let mut ticket = driver.arrive(facts(), Meta::default());
     assert!(matches!(ticket.next().await, Some(Cmd::Reply { attempts: 0, .. })), "nobody was dialled");
     // Without the order the new one would serve, and people hear of that too.
     let again = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: o");
-    driver.succeed(&again, Vec::new(), Vec::new());
+    driver.succeed(&again, Vec::new());
     assert_eq!(alerts(), ["somebody_serves route chat: a serves again"]);
     let mut ticket = driver.arrive(facts(), Meta::default());
     assert_eq!(dialled(&mut ticket).await.1, TargetId(3));

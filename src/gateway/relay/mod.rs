@@ -23,6 +23,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
+use super::adapters::{self, Kept};
 use super::app::App;
 use super::driver::Meta;
 use super::http::{Answer, Refusal, set, whole};
@@ -106,6 +107,10 @@ pub async fn chat(
         Err(refusal) => return early(app, &route.name, "bad_request", refusal),
     };
     facts.unmaskable = unmaskable;
+    // What only a prompt asks for must be checked when it comes back; what cannot be checked needs a target that decodes by it.
+    let may_be_adapted = facts.strict_schema && !facts.strict_decoding && adapters::stand_in(&policy, &route);
+    let kept = may_be_adapted.then(|| Kept::of(&chat).map(Arc::new)).flatten();
+    facts.strict_decoding |= may_be_adapted && kept.is_none();
     // After the expiry tools are withheld from what is still answered (`on_expired`).
     if expired {
         (facts.tools, facts.risky_tools) = (false, false);
@@ -134,7 +139,7 @@ pub async fn chat(
     let route_name = route.name.clone();
     let version = policy.version.clone();
     let exchange =
-        Exchange::new(Arc::clone(app), ticket, (chat, masking), Arc::clone(&policy), route, calls, forwarded);
+        Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded);
     let mut answer = match exchange.settle().await {
         Settled::Stream { app, ticket, attempt, attempts, degraded } => {
             drop(taken);

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 
+use super::super::adapters::Kept;
 use super::super::app::App;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
 use super::super::ledger::Written;
@@ -30,6 +31,8 @@ pub struct Exchange {
     calls: Calls,
     forwarded: HeaderMap,
     masking: Masking,
+    /// What an adapted answer must keep.
+    kept: Option<Arc<Kept>>,
     /// One, or two where one is a hedge.
     running: Vec<Running>,
     /// A whole answer that waits for its delivery.
@@ -99,7 +102,7 @@ impl Exchange {
     pub fn new(
         app: Arc<App>,
         ticket: Ticket,
-        (request, masking): (ChatRequest, Masking),
+        (request, masking, kept): (ChatRequest, Masking, Option<Arc<Kept>>),
         policy: Arc<Policy>,
         route: Arc<Route>,
         calls: Calls,
@@ -114,6 +117,7 @@ impl Exchange {
             calls,
             forwarded,
             masking,
+            kept,
             running: Vec::with_capacity(1),
             whole: None,
             error: None,
@@ -226,13 +230,26 @@ impl Exchange {
         let policy = &self.policy;
         let withheld = |tool: &str| withhold.includes(policy.side_effects(tool));
         let limit = dialable.probe_limit.load(Ordering::Relaxed);
+        let adapted = self.app.adapters.text(&dialable.target, &self.request);
+        if adapted.is_some() && self.kept.is_none() {
+            // Another policy came between the look at the request and now.
+            self.kept = Kept::of(&self.request).map(Arc::new);
+        }
+        let kept = adapted.is_some().then(|| self.kept.clone());
+        if kept.as_ref().is_some_and(Option::is_none) {
+            let why = "its schema cannot be checked, so no adapter stands in for it".to_owned();
+            return self.ticket.driver().broke(key, Failure::Quality(why), false);
+        }
         let changes = Changes {
+            schema_by: adapted.as_deref(),
             withhold: (withhold != Withhold::Nothing).then_some(&withheld),
             max_output_tokens,
             limit_name: LIMITS.get(limit).copied().unwrap_or("max_tokens"),
         };
         let stream = self.request.stream.then(|| StreamSettings {
             commit_at: match self.route.commit_at {
+                // Whether it keeps the schema is known at its end.
+                _ if adapted.is_some() => crate::wire::CommitAt::Complete,
                 CommitAt::FirstToken => crate::wire::CommitAt::FirstToken,
                 CommitAt::FirstSentence => crate::wire::CommitAt::FirstSentence,
                 CommitAt::Complete => crate::wire::CommitAt::Complete,
@@ -252,6 +269,7 @@ impl Exchange {
             limits,
             fresh,
             stream,
+            kept: kept.flatten(),
             stamp_calls: self.calls == Calls::InLedger,
             withhold,
             secrets: self.app.targets.secrets(),
