@@ -64,6 +64,12 @@ pub fn ms(d: Duration) -> f64 {
     d.as_secs_f64() * 1e3
 }
 
+/// Milliseconds as they are told: to the microsecond, without the noise behind it.
+#[must_use]
+pub fn told_ms(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
 /// A duration as a person writes it: `250 ms`, `3.2 s`, `4 min`.
 #[must_use]
 pub fn human(d: Duration) -> String {

@@ -1,7 +1,6 @@
 //! `llmfo validate`
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Global;
@@ -185,10 +184,8 @@ fn secret_state(policy: &Path, secret: &SecretRef) -> SecretState {
         },
         SecretRef::File(path) => {
             let Some(path) = policy_file::beside(policy, path) else { return SecretState::Missing };
-            let mut value = Vec::new();
-            let read = std::fs::File::open(path).and_then(|f| f.take(MAX_KEY_BYTES).read_to_end(&mut value));
-            match read {
-                Ok(_) => value,
+            match crate::files::bytes_of_file(&path, MAX_KEY_BYTES) {
+                Ok(value) => value,
                 Err(_) => return SecretState::Missing,
             }
         }

@@ -34,12 +34,17 @@ impl Gateway {
         records.clone_into(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner));
         app.driver.succeed(&policy, records);
         app.hold(Arc::clone(&policy));
-        app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
-        app.bus.publish(Event::PolicyReplaced {
-            policy: policy.version.clone(),
-            policy_sha256: policy.sha256.clone(),
-            before_sha256: before.sha256.clone(),
-        });
+        if policy.sha256 == before.sha256 {
+            // Keys and records may be others; nobody has another policy.
+            app.metrics.policy_unchanged();
+        } else {
+            app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
+            app.bus.publish(Event::PolicyReplaced {
+                policy: policy.version.clone(),
+                policy_sha256: policy.sha256.clone(),
+                before_sha256: before.sha256.clone(),
+            });
+        }
         for alert in alerts {
             Watcher::event(&**app, alert);
         }

@@ -99,7 +99,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "major", requires = "trace")]
     pub down: Down,
     /// Which target stands for a name of the history. Without it a target's own name stands for that target, and others take the
-    /// policy's targets in order of appearance.
+    /// policy's targets in order of appearance. Names of one target are merged: it is down while any of them is.
     #[arg(long, value_name = "NAME=TARGET", requires = "trace")]
     pub map: Vec<String>,
     /// Run so many seeds that draw policies, worlds and outages as well, and check every promise.

@@ -63,7 +63,15 @@ fn bill_table(global: &Global, args: &Args, bill: &cost::Bill) -> String {
     let head = format!("{} a month", bill.currency);
     let head = [head.as_str(), "one channel", "policy"];
     let from = if args.prices.is_some() { "" } else { "prices are examples: put in your own with --prices\n" };
-    format!("\n{}\n{from}\n", table(&head, &rows, &["one channel", "policy"], global.term.width))
+    let load = load_note(bill.requests_per_s, bill.load == "policy").map_or(String::new(), |note| note + "\n");
+    format!("\n{}\n{from}{load}\n", table(&head, &rows, &["one channel", "policy"], global.term.width))
+}
+
+/// What the figures in requests and money rest on, where the policy does not say.
+pub(super) fn load_note(requests_per_s: f64, declared: bool) -> Option<String> {
+    (!declared).then(|| {
+        format!("{requests_per_s} requests/s are assumed: no route declares `peak`, and lost conversations and corrections grow with it")
+    })
 }
 
 fn lesson_row(lesson: &Lesson) -> Vec<String> {
