@@ -49,7 +49,9 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     if file.policy.is_empty() {
         // Nothing can be looked up; the finding says that it is missing.
         if !found.iter().any(Diagnostic::is_error) {
-            found.push(doc.at(&crate::spec::rules::EMPTY, "/policy", "`policy` is empty").help("name the policy's file"));
+            found.push(
+                doc.at(&crate::spec::rules::EMPTY, "/policy", "`policy` is empty").help("name the policy's file"),
+            );
         }
         report.add(doc.into_source(), found);
         return Ok(broken(global, format, &report));

@@ -269,7 +269,13 @@ fn ledger_named(place: &Place) -> String {
     }
 }
 
-async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings, doors: Doors) -> Result<Exit> {
+async fn serve(
+    global: &Global,
+    args: &Args,
+    chosen: &policy_file::Chosen,
+    settings: Settings,
+    doors: Doors,
+) -> Result<Exit> {
     let mut signals =
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
@@ -325,7 +331,9 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
 /// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
 fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
     match again(global, args, chosen, gateway) {
-        Ok(None) => tracing::info!("nothing changed: the policy is as before; credentials and admission records were read again"),
+        Ok(None) => tracing::info!(
+            "nothing changed: the policy is as before; credentials and admission records were read again"
+        ),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
         Err(why) => {
             tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);

@@ -50,7 +50,7 @@ impl Progress {
             return;
         }
         match &self.bar {
-            Some(bar) => bar.suspend(|| self.term.err(line)),
+            Some(bar) => bar.suspend(|| self.term.err(&self.term.wrapped_err(line))),
             None => self.term.err(line),
         }
     }

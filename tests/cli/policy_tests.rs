@@ -111,9 +111,12 @@ fn a_time_without_its_unit_is_told_how_to_write_it_and_hides_no_other_mistake() 
         }
     }
     // What is missing, or of a wrong type, is one finding, and hides none either.
-    let tests = file("local-a: 5", "{ at: 1m, expect: 3 }, { expect: local-bb }").replace("    route: support-chat\n", "");
+    let tests =
+        file("local-a: 5", "{ at: 1m, expect: 3 }, { expect: local-bb }").replace("    route: support-chat\n", "");
     let o = run(dir.path(), &tests, &[]);
-    for words in ["`tests[0].health.local-a`", "`tests[0].ask[0].expect`", "key `route`", "key `at`", "local-bb", "5 errors"] {
+    for words in
+        ["`tests[0].health.local-a`", "`tests[0].ask[0].expect`", "key `route`", "key `at`", "local-bb", "5 errors"]
+    {
         assert!(said(&o).contains(words), "{words}: {}", said(&o));
     }
 }

@@ -95,7 +95,8 @@ fn names_of_one_target_are_merged() {
 fn a_bill_says_which_load_it_assumes() {
     let dir = temp();
     let text = include_str!("../../policies/dual-channel.yaml");
-    let without: String = text.lines().filter(|l| !l.trim_start().starts_with("peak:")).map(|l| format!("{l}\n")).collect();
+    let without: String =
+        text.lines().filter(|l| !l.trim_start().starts_with("peak:")).map(|l| format!("{l}\n")).collect();
     assert_ne!(text.lines().count(), without.lines().count());
     fs::write(dir.path().join("with.yaml"), text).unwrap();
     fs::write(dir.path().join("p.yaml"), without).unwrap();

@@ -99,7 +99,11 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
     let hint = "it is a YAML file with the keys of examples/prices.yaml";
     let text =
         files::text(path, PRICES_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
-    cost::read(&text).map_err(|e| Expected::usage(format!("{shown}: {e}"), hint))
+    cost::read(&text).map_err(|e| {
+        let (doc, _) = crate::spec::document::read(&shown, text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
+        let other = policy_file::of_kind(Kind::Prices, &doc, &shown).err();
+        other.unwrap_or_else(|| Expected::usage(format!("{shown}: {e}"), hint))
+    })
 }
 
 fn load(path: &Path) -> Result<Policy> {
