@@ -6,7 +6,6 @@
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
-    clippy::expect_used,
     reason = "a bench prints its figures, and one that cannot go on may stop"
 )]
 

@@ -319,22 +319,6 @@ fn shown(conversation: Option<&str>) -> String {
     conversation.map_or_else(|| "-".to_owned(), |c| crate::units::printable(c, 100))
 }
 
-/// Every duration in a record (`..._ms`), to the microsecond: what is behind it is the noise of a division.
-fn round_durations(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Object(map) => {
-            for (key, value) in map.iter_mut() {
-                match value.as_f64().filter(|_| key.ends_with("_ms") && value.is_f64()) {
-                    Some(ms) => *value = serde_json::json!(crate::units::told_ms(ms)),
-                    None => round_durations(value),
-                }
-            }
-        }
-        serde_json::Value::Array(all) => all.iter_mut().for_each(round_durations),
-        _ => {}
-    }
-}
-
 /// The outcome's name in metrics and snapshots.
 #[must_use]
 pub fn outcome_name(outcome: Outcome) -> &'static str {
@@ -422,7 +406,7 @@ impl Watcher for App {
             "request over"
         );
         let mut value = serde_json::to_value(&record).unwrap_or_default();
-        round_durations(&mut value);
+        crate::units::told_durations(&mut value);
         let kept = serde_json::json!({
             "request": meta.request,
             "conversation": meta.conversation,

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_said_on_a_terminal_fits_it_and_elsewhere_keeps_its_lines() {
-        let line = format!("breaking {} (outage)", vec!["region-1.local-a"; 12].join(", "));
+        let line = format!("breaking {} (outage)", ["region-1.local-a"; 12].join(", "));
         let term = |err_tty| Term { out_tty: err_tty, err_tty, out_color: false, err_color: false, width: Some(80) };
         let said = term(true).wrapped_err(&line);
         assert!(said.lines().count() > 2 && said.lines().all(|l| l.chars().count() <= 80), "{said}");
