@@ -447,7 +447,8 @@ fn logs(global: &Global, format: Format) -> Option<(log::LogQueue, log::LogWrite
     let builder = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_env_filter(filter);
     // A second subscriber in one process is refused; the first one stays.
     let _ = match format {
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        // The module's name would stand under `target` too, behind the target's own.
+        Format::Json => builder.json().flatten_event(true).with_target(false).try_init(),
         Format::Human => builder.with_ansi(global.term.err_color).with_target(false).try_init(),
     };
     Some((queue, writer))
