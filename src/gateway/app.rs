@@ -311,6 +311,11 @@ impl App {
     }
 }
 
+/// A conversation as a log line tells it: the client has named it, so it is made harmless first.
+fn shown(conversation: Option<&str>) -> String {
+    conversation.map_or_else(|| "-".to_owned(), |c| crate::units::printable(c, 100))
+}
+
 /// The outcome's name in metrics and snapshots.
 #[must_use]
 pub fn outcome_name(outcome: Outcome) -> &'static str {
@@ -337,9 +342,17 @@ impl Watcher for App {
                     tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
                 }
             }
-            Event::AttemptFailed { target, class, reason, probe: false, .. } => {
+            Event::AttemptFailed { target, class, reason, probe: false, request, conversation } => {
                 if let Some(left_out) = self.warned.now(target, reason) {
-                    tracing::warn!(target = %target, class = %class, reason = %reason, left_out, "attempt failed");
+                    tracing::warn!(
+                        request = request.as_deref().unwrap_or("-"),
+                        conversation = shown(conversation.as_deref()),
+                        target = %target,
+                        class = %class,
+                        reason = %reason,
+                        left_out,
+                        "attempt failed"
+                    );
                 }
             }
             Event::AttemptFailed { target, reason, probe: true, .. } => {
@@ -351,7 +364,7 @@ impl Watcher for App {
             Event::Alert { reason, text, .. } if reason == stranded::NOBODY => tracing::error!("{text}"),
             Event::Alert { reason, text, .. } if reason == stranded::SOMEBODY => tracing::info!("{text}"),
             Event::Alert { target, reason, text } => {
-                tracing::warn!(target = ?target, reason = %reason, "{text}");
+                tracing::warn!(target = target.as_deref().unwrap_or("-"), reason = %reason, "{text}");
             }
             _ => {}
         }
@@ -363,7 +376,13 @@ impl Watcher for App {
         if record.outcome == Outcome::Handoff
             && let Some(left_out) = self.warned.now("-", &record.route)
         {
-            tracing::warn!(request = %meta.request, route = %record.route, left_out, "customer handed to a human");
+            tracing::warn!(
+                request = %meta.request,
+                conversation = shown(meta.conversation.as_deref()),
+                route = %record.route,
+                left_out,
+                "customer handed to a human"
+            );
         }
         tracing::info!(
             request = %meta.request,
@@ -371,10 +390,11 @@ impl Watcher for App {
             outcome = outcome_name(record.outcome),
             target = record.target.as_deref().unwrap_or("-"),
             dials = record.attempts.len(),
-            total_ms = record.total_ms,
+            total_ms = crate::units::told_ms(record.total_ms),
             "request over"
         );
-        let value = serde_json::to_value(&record).unwrap_or_default();
+        let mut value = serde_json::to_value(&record).unwrap_or_default();
+        crate::units::told_durations(&mut value);
         let kept = serde_json::json!({
             "request": meta.request,
             "conversation": meta.conversation,

@@ -81,6 +81,32 @@ pub struct Settings {
     pub limits: ListenerLimits,
 }
 
+/// Both listeners, bound: nobody is served yet, and nobody else can take the ports.
+#[derive(Debug)]
+pub struct Doors {
+    front: TcpListener,
+    admin: TcpListener,
+}
+
+impl Doors {
+    /// Binds the public and the admin listener.
+    ///
+    /// # Errors
+    /// One is not on loopback, or cannot be bound.
+    pub async fn open(listen: SocketAddr, admin: SocketAddr) -> Result<Doors> {
+        for (flag, address) in [("--listen", listen), ("--admin", admin)] {
+            if !address.ip().is_loopback() {
+                return Err(Expected::usage(
+                    format!("{flag} {address} is not a loopback address"),
+                    "this version serves without client keys and TLS and therefore on loopback only; use 127.0.0.1 or [::1] \
+                     behind a proxy that authenticates clients",
+                ));
+            }
+        }
+        Ok(Doors { front: bind("--listen", listen).await?, admin: bind("--admin", admin).await? })
+    }
+}
+
 /// A gateway that serves.
 #[derive(Debug)]
 pub struct Gateway {
@@ -118,16 +144,16 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
+        let doors = Doors::open(settings.listen, settings.admin).await?;
+        Gateway::start_behind(settings, doors).await
+    }
+
+    /// The same behind listeners that are bound already; the addresses of the settings are not looked at.
+    ///
+    /// # Errors
+    /// If a secret, a target or the journal cannot be used.
+    pub async fn start_behind(settings: Settings, doors: Doors) -> Result<Gateway> {
         let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, forced, limits } = settings;
-        for (flag, address) in [("--listen", listen), ("--admin", admin)] {
-            if !address.ip().is_loopback() {
-                return Err(Expected::usage(
-                    format!("{flag} {address} is not a loopback address"),
-                    "this version serves without client keys and TLS and therefore on loopback only; use 127.0.0.1 or [::1] \
-                     behind a proxy that authenticates clients",
-                ));
-            }
-        }
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
@@ -176,8 +202,7 @@ impl Gateway {
                 runtime.spawn(async move { app.driver.ledger_writable(!app.ledger.failing()) });
             }
         }));
-        let front_listener = bind("--listen", listen).await?;
-        let admin_listener = bind("--admin", admin).await?;
+        let Doors { front: front_listener, admin: admin_listener } = doors;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
         let (listen, admin) = (address(&front_listener, listen), address(&admin_listener, admin));
         ledger.used_by(std::process::id(), admin);

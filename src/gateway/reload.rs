@@ -39,12 +39,17 @@ impl Gateway {
         Orders::follow(app, &before, &policy, |orders| {
             app.driver.succeed(&policy, files_say.into_iter().chain(orders).collect());
         });
-        app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
-        app.bus.publish(Event::PolicyReplaced {
-            policy: policy.version.clone(),
-            policy_sha256: policy.sha256.clone(),
-            before_sha256: before.sha256.clone(),
-        });
+        if policy.sha256 == before.sha256 {
+            // Keys and records may be others; nobody has another policy.
+            app.metrics.policy_unchanged();
+        } else {
+            app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
+            app.bus.publish(Event::PolicyReplaced {
+                policy: policy.version.clone(),
+                policy_sha256: policy.sha256.clone(),
+                before_sha256: before.sha256.clone(),
+            });
+        }
         for alert in alerts.into_iter().chain(more) {
             Watcher::event(&**app, alert);
         }

@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("measure", &[]),
     ("event", &[]),
     ("telemetry", &["event", "measure"]),
-    ("upstream", &["wire", "policy"]),
+    ("upstream", &["files", "wire", "policy"]),
     (
         "gateway",
         &["files", "router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"],

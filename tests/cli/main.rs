@@ -20,3 +20,5 @@ mod serve_tls;
 mod simulate;
 #[cfg(test)]
 mod validate;
+#[cfg(test)]
+mod width;

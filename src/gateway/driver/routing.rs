@@ -83,8 +83,8 @@ impl Driver {
                 }
             }
             Output::Note(note) => {
-                let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
-                if let Some(event) = event_of(&self.policy(), note, now, request) {
+                let meta = about.and_then(|id| state.requests.get(&id)).map(|slot| &slot.meta);
+                if let Some(event) = event_of(&self.policy(), note, now, meta) {
                     self.tell_people(event);
                 }
             }
@@ -92,7 +92,7 @@ impl Driver {
     }
 }
 
-fn event_of(policy: &Policy, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
+fn event_of(policy: &Policy, note: Note, now: Ts, meta: Option<&Meta>) -> Option<Event> {
     let name = |id: TargetId| policy.target(id).name.clone();
     Some(match note {
         Note::Availability { target, now: state, reason } => {
@@ -109,7 +109,8 @@ fn event_of(policy: &Policy, note: Note, now: Ts, request: Option<String>) -> Op
             class: class.name().to_owned(),
             reason,
             probe,
-            request: request.filter(|_| !probe),
+            request: meta.filter(|_| !probe).map(|m| m.request.clone()),
+            conversation: meta.filter(|_| !probe).and_then(|m| m.conversation.clone()),
         },
         Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
         // Shown in snapshots.
