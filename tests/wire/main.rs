@@ -21,6 +21,8 @@ mod gateway_failover;
 #[cfg(test)]
 mod gateway_inband;
 #[cfg(test)]
+mod gateway_keep_alive;
+#[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]
 mod gateway_ledger;

@@ -10,6 +10,7 @@
 pub mod attempt;
 mod clock;
 pub mod failure;
+mod keep_alive;
 mod replay;
 mod reply;
 mod settle;
@@ -29,7 +30,7 @@ use super::driver::Meta;
 use super::http::{Answer, Refusal, set, whole};
 use super::intake::{self, NotTaken};
 use super::masking::{self, Masking};
-use crate::policy::DataClass;
+use crate::policy::{DataClass, Policy};
 use crate::router::Reply;
 use crate::units::printable;
 use crate::wire::ChatRequest;
@@ -136,47 +137,77 @@ pub async fn chat(
         }
     }
     let policy = Arc::clone(&ticket.policy);
-    let route_name = route.name.clone();
+    let (route_name, every) = (route.name.clone(), route.keep_alive.filter(|_| shape.stream));
     let version = policy.version.clone();
     let exchange =
         Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded);
-    let mut answer = match exchange.settle().await {
-        Settled::Stream { app, ticket, attempt, attempts, degraded } => {
-            drop(taken);
-            let target = policy.target(attempt.target).name.clone();
-            let came = stream::CameIn { policy, route: route_name, calls };
-            let body = stream::relay(app, ticket, attempt, id.to_owned(), came, open);
-            let mut answer = Response::new(body);
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-            reply::answered(headers, &target, attempts, degraded);
-            answer
-        }
-        Settled::Whole { target, bytes, attempts, degraded } => {
-            let mut answer = Response::new(whole(bytes));
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            reply::answered(headers, &target, attempts, degraded);
-            answer
-        }
-        Settled::Reply { reply: Reply::FromLedger { calls }, attempts, error } => {
-            let ids = calls.iter().map(|call| call.call_id.clone()).collect();
-            match app.ledger.calls(ids).await {
-                Ok(rows) => replay::answer(&rows, &shape, id),
-                Err(why) => {
-                    tracing::error!(request = id, "a repeated turn cannot be answered from the ledger: {why}");
-                    reply::reply(&Reply::FromLedger { calls }, attempts, error, id, &correlation)
-                }
-            }
-        }
-        Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
-        Settled::Aborted(why) => reply::aborted(why, id),
+    let came = Came {
+        app: Arc::clone(app),
+        id: id.to_owned(),
+        taken,
+        policy,
+        route: route_name,
+        calls,
+        shape,
+        correlation,
+        open,
+    };
+    let mut answer = match every {
+        Some(every) => keep_alive::answer(Box::pin(came.answer(exchange)), every).await,
+        None => came.answer(exchange).await,
     };
     set(answer.headers_mut(), "x-llmfo-policy", &version);
     Ok(answer)
+}
+
+/// A request on its way: what its answer is made of beside what the core decides.
+struct Came {
+    app: Arc<App>,
+    id: String,
+    taken: intake::Taken,
+    policy: Arc<Policy>,
+    route: String,
+    calls: Calls,
+    shape: replay::Shape,
+    correlation: String,
+    open: InFlight,
+}
+
+impl Came {
+    async fn answer(self, exchange: Exchange) -> Answer {
+        let Came { app, id, taken, policy, route, calls, shape, correlation, open } = self;
+        match exchange.settle().await {
+            Settled::Stream { app, ticket, attempt, attempts, degraded } => {
+                drop(taken);
+                let target = policy.target(attempt.target).name.clone();
+                let came = stream::CameIn { policy, route, calls };
+                let mut answer = Response::new(stream::relay(app, ticket, attempt, id, came, open));
+                keep_alive::stream_headers(&mut answer);
+                reply::answered(answer.headers_mut(), &target, attempts, degraded);
+                answer
+            }
+            Settled::Whole { target, bytes, attempts, degraded } => {
+                let mut answer = Response::new(whole(bytes));
+                let headers = answer.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                reply::answered(headers, &target, attempts, degraded);
+                answer
+            }
+            Settled::Reply { reply: Reply::FromLedger { calls }, attempts, error } => {
+                let ids = calls.iter().map(|call| call.call_id.clone()).collect();
+                match app.ledger.calls(ids).await {
+                    Ok(rows) => replay::answer(&rows, &shape, &id),
+                    Err(why) => {
+                        tracing::error!(request = id, "a repeated turn cannot be answered from the ledger: {why}");
+                        reply::reply(&Reply::FromLedger { calls }, attempts, error, &id, &correlation)
+                    }
+                }
+            }
+            Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, &id, &correlation),
+            Settled::Aborted(why) => reply::aborted(why, &id),
+        }
+    }
 }
 
 fn shutting_down() -> Refusal {
