@@ -11,6 +11,7 @@ pub mod policy_tests;
 pub mod serve;
 pub mod simulate;
 pub mod toxiproxy;
+pub mod trace;
 pub mod validate;
 
 use std::io::Write;
@@ -64,6 +65,8 @@ pub enum Command {
     Ledger(ledger::Args),
     /// Give orders to a running gateway: bench a target, emergency mode.
     Ctl(ctl::Args),
+    /// One customer's story from a journal: who was asked, why, what failed, what they got.
+    Trace(trace::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -110,6 +113,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
         Command::Ledger(args) => ledger::run(&global, args),
         Command::Ctl(args) => ctl::run(&global, args),
+        Command::Trace(args) => trace::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

@@ -39,6 +39,8 @@ mod gateway_reload;
 #[cfg(test)]
 mod gateway_replay;
 #[cfg(test)]
+mod gateway_trace;
+#[cfg(test)]
 mod gateway_types;
 #[cfg(test)]
 mod gateway_withhold;
