@@ -45,6 +45,8 @@ pub enum DrillCommand {
     Run(RunArgs),
     /// Find and heal what earlier runs left broken.
     Clean,
+    /// Print the wiring for a policy: proxies for a Toxiproxy, and connect_to lines.
+    Paths(super::drill_paths::Args),
     /// The dead man's switch beside a real Toxiproxy; started by `run`.
     #[command(hide = true)]
     Guard(GuardArgs),
@@ -158,6 +160,7 @@ const GUARD_BEAT: Duration = Duration::from_secs(5);
 /// Expected ones.
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     match args.command {
+        DrillCommand::Paths(args) => super::drill_paths::run(global, &args),
         DrillCommand::List(args) => list(global, &args),
         DrillCommand::Show(args) => {
             let found = library::find(&args.name)?;
