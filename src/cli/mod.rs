@@ -4,6 +4,7 @@ pub mod completions;
 pub mod ctl;
 pub mod drill;
 pub mod explain;
+pub mod keys;
 pub mod lab;
 pub mod ledger;
 pub mod policy_file;
@@ -64,6 +65,8 @@ pub enum Command {
     Ledger(ledger::Args),
     /// Give orders to a running gateway: bench a target, emergency mode.
     Ctl(ctl::Args),
+    /// Make a key for a client of the gateway, or for its admin listener.
+    Keys(keys::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -110,6 +113,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
         Command::Ledger(args) => ledger::run(&global, args),
         Command::Ctl(args) => ctl::run(&global, args),
+        Command::Keys(args) => keys::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

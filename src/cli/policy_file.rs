@@ -90,6 +90,8 @@ pub enum Kind {
     Drill,
     /// Tests of a policy.
     Tests,
+    /// Keys of clients.
+    Clients,
 }
 
 impl Kind {
@@ -101,6 +103,7 @@ impl Kind {
             () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
             () if has("rounds") => Some(Kind::Drill),
             () if has("tests") => Some(Kind::Tests),
+            () if has("clients") => Some(Kind::Clients),
             () => None,
         }
     }
@@ -110,6 +113,9 @@ impl Kind {
             Kind::Policy => ("a policy", "`llmfo validate FILE` checks it, `llmfo serve --policy FILE` runs it"),
             Kind::Drill => ("a drill", "`llmfo drill run FILE` runs it, `llmfo validate FILE` checks it"),
             Kind::Tests => ("a file of tests of a policy", "`llmfo validate --tests FILE` runs it"),
+            Kind::Clients => {
+                ("a file of client keys", "`llmfo validate FILE` checks it, `llmfo serve --client-keys FILE` takes it")
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
+use super::keys::{self, AdminKeyFile};
 use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
@@ -48,10 +49,16 @@ pub struct Args {
     /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
-    /// Where clients dial; port 0 takes a free one. Loopback only in this version.
+    /// Where clients dial; port 0 takes a free one. Anything but loopback needs --client-keys.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
-    /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
+    /// The file with the hashes of the clients' keys, their routes and quotas (`llmfo keys new NAME` makes a key). Without it
+    /// whoever reaches the listener may ask. Read again with the policy.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub client_keys: Option<PathBuf>,
+    #[command(flatten)]
+    admin_key: AdminKeyFile,
+    /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID. Anything but loopback needs a key.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub admin: SocketAddr,
     /// Append events as JSON Lines to this file.
@@ -137,6 +144,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
+    let clients = args.client_keys.as_deref().map(|path| keys::clients(global, path)).transpose()?;
+    let admin_key = args.admin_key.wanted()?;
     credentials(&policy, &chosen.path)?;
     let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
@@ -156,6 +165,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             bodies_bytes: usize::try_from(args.bodies_mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
             ..ListenerLimits::default()
         },
+        clients,
+        admin_key,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -276,6 +287,11 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
     // What keeps it from starting is said alone.
     say_not_enforced(global, args, &policy);
     announce(global, args, chosen, &policy, &ledger, &gateway);
+    if !args.listen.ip().is_loopback() && !global.quiet {
+        global
+            .term
+            .err("clients send their keys without TLS: let them reach this address by way of a proxy that has it");
+    }
     if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
         // Also with --quiet: what looks like a service is none.
         global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
@@ -318,6 +334,18 @@ fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &
         Err(why) => {
             tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
             gateway.refused(&why.what);
+        }
+    }
+    // Each by itself: a key that is taken away must not wait for a policy that is mended.
+    let Some(path) = &args.client_keys else { return };
+    match keys::clients(global, path) {
+        Ok(clients) => {
+            tracing::info!(clients = clients.len(), "the client keys were read again");
+            gateway.hold_clients(clients);
+        }
+        Err(why) => {
+            tracing::error!("the client keys were not replaced, those before go on: {}; next: {}", why.what, why.hint);
+            gateway.refused_clients(&why.what);
         }
     }
 }

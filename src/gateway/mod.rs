@@ -15,6 +15,7 @@ pub mod admin;
 mod admission;
 pub mod app;
 pub mod bus;
+pub mod clients;
 pub mod driver;
 #[cfg(test)]
 mod driver_tests;
@@ -64,9 +65,9 @@ pub struct Settings {
     pub policy: Arc<Policy>,
     /// Folder of the policy file: relative paths in it start there.
     pub folder: PathBuf,
-    /// Public listener; port 0 takes a free one. Loopback only.
+    /// Public listener; port 0 takes a free one. Loopback only, unless clients have keys.
     pub listen: SocketAddr,
-    /// Admin listener; port 0 takes a free one. Loopback only.
+    /// Admin listener; port 0 takes a free one. Loopback only, unless it has a key.
     pub admin: SocketAddr,
     /// Seed of the core.
     pub seed: u64,
@@ -80,6 +81,10 @@ pub struct Settings {
     pub ledger: Arc<Ledger>,
     /// Limits of the public listener.
     pub limits: ListenerLimits,
+    /// Who may ask; `None`: whoever reaches the listener, which is then on loopback.
+    pub clients: Option<Vec<clients::book::Client>>,
+    /// What opens the admin listener; `None`: nothing is wanted there, and it is on loopback.
+    pub admin_key: Option<clients::AdminKey>,
 }
 
 /// A gateway that serves.
@@ -119,16 +124,21 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, forced, limits } = settings;
-        for (flag, address) in [("--listen", listen), ("--admin", admin)] {
-            if !address.ip().is_loopback() {
-                return Err(Expected::usage(
-                    format!("{flag} {address} is not a loopback address"),
-                    "this version serves without client keys and TLS and therefore on loopback only; use 127.0.0.1 or [::1] \
-                     behind a proxy that authenticates clients",
-                ));
-            }
-        }
+        let Settings {
+            policy,
+            folder,
+            listen,
+            admin,
+            seed,
+            journal,
+            inputs,
+            ledger,
+            forced,
+            limits,
+            clients,
+            admin_key,
+        } = settings;
+        guarded(listen, clients.is_some(), admin, admin_key.is_some())?;
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
@@ -167,7 +177,7 @@ impl Gateway {
             }
             made
         });
-        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, bodies_bytes: limits.bodies_bytes };
+        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, bodies_bytes: limits.bodies_bytes, clients };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
@@ -190,6 +200,7 @@ impl Gateway {
         for alert in alerts {
             driver::Watcher::event(&*app, alert);
         }
+        app.unknown_routes();
         let expired = expiry::look(&app);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
@@ -209,7 +220,7 @@ impl Gateway {
             ids,
             move |request, _, id: String| {
                 let app = Arc::clone(&serving);
-                async move { admin::handle(&app, &request, &id).await }
+                async move { admin::handle(&app, admin_key.as_ref(), &request, &id).await }
             },
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
@@ -260,6 +271,24 @@ impl Gateway {
         let _ = tokio::task::spawn_blocking(closing).await;
         open
     }
+}
+
+/// What can be reached from elsewhere wants a key.
+fn guarded(listen: SocketAddr, clients: bool, admin: SocketAddr, admin_key: bool) -> Result<()> {
+    if !listen.ip().is_loopback() && !clients {
+        return Err(Expected::usage(
+            format!("--listen {listen} is not a loopback address, and clients have no keys"),
+            "`llmfo keys new NAME` makes a key and says what to write into the file of --client-keys; or listen on 127.0.0.1 \
+             or [::1] behind a proxy that authenticates clients",
+        ));
+    }
+    if !admin.ip().is_loopback() && !admin_key {
+        return Err(Expected::usage(
+            format!("--admin {admin} is not a loopback address, and there is no key for it"),
+            "`llmfo keys new admin > admin.key` makes one: --admin-key-file admin.key; or stay on 127.0.0.1 or [::1]",
+        ));
+    }
+    Ok(())
 }
 
 /// The targets by their names.

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::clients::book::Client;
 use super::driver::{Watcher, state_name};
 use super::orders::Orders;
 use super::{Gateway, admission, look};
@@ -56,6 +57,22 @@ impl Gateway {
             app.metrics.forget_target(&gone.name);
         }
         Ok(())
+    }
+
+    /// Puts these clients in the place of those that had keys. Without effect where the gateway began without client keys.
+    pub fn hold_clients(&self, clients: Vec<Client>) {
+        if let Some(all) = &self.app.clients {
+            all.hold(clients);
+            self.app.metrics.client_keys(true);
+            self.app.unknown_routes();
+        }
+    }
+
+    /// A file of client keys was offered and not taken: people must hear of it.
+    pub fn refused_clients(&self, why: &str) {
+        let text = format!("the client keys were not replaced: {}", crate::units::printable(why, 500));
+        self.app.metrics.client_keys(false);
+        Watcher::event(&*self.app, Event::Alert { target: None, reason: "client_keys_refused".to_owned(), text });
     }
 
     /// A policy was offered and not taken: people must hear of it.

@@ -81,7 +81,7 @@ pub fn send(to: SocketAddr, bytes: &[u8]) -> Reading {
 pub fn chat_bytes(body: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let more: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
     format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}",
         body.len()
     )
     .into_bytes()
@@ -92,7 +92,7 @@ pub fn chat(to: SocketAddr, body: &str, headers: &[(&str, &str)]) -> Response {
 }
 
 pub fn get(to: SocketAddr, path: &str) -> Response {
-    send(to, format!("GET {path} HTTP/1.1\r\nhost: gateway\r\n\r\n").as_bytes()).whole()
+    send(to, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).whole()
 }
 
 impl Reading {

@@ -7,6 +7,8 @@ mod gateway_bodies;
 #[cfg(test)]
 mod gateway_capacity;
 #[cfg(test)]
+mod gateway_clients;
+#[cfg(test)]
 mod gateway_coded;
 #[cfg(test)]
 mod gateway_edge;
