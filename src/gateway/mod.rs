@@ -49,7 +49,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Expected, Result};
 use crate::event::Event;
-use crate::policy::{Policy, TargetId};
+use crate::policy::{Policy, Target, TargetId};
 use crate::router::{Engine, Evidence, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
@@ -109,6 +109,9 @@ pub struct Gateway {
 const REMEMBERED_AT_ONCE: usize = 1_000;
 /// A target without evidence is looked at so often.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Connections that are kept ready are looked after at least, and at most, so often.
+const READY_EVERY_MOST: Duration = Duration::from_secs(10);
+const READY_EVERY_LEAST: Duration = Duration::from_millis(100);
 /// Limit of one look.
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// What is left for the error events of cut streams to reach their clients, and for connections to close.
@@ -227,7 +230,7 @@ impl Gateway {
         helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
         let mut looks = Vec::new();
         for target in &policy.targets {
-            looks.push(tokio::spawn(look(Arc::clone(&app), target.id)));
+            looks.extend(watch(&app, target));
         }
         Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, records })
     }
@@ -314,6 +317,29 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
             "choose another port (port 0 takes a free one), or stop what listens there",
         )
     })
+}
+
+/// What goes on beside requests at one target.
+fn watch(app: &Arc<App>, target: &Target) -> Vec<JoinHandle<()>> {
+    let mut all = vec![tokio::spawn(look(Arc::clone(app), target.id))];
+    if target.connection.ready > 0 {
+        all.push(tokio::spawn(keep_ready(Arc::clone(app), target.id)));
+    }
+    all
+}
+
+/// Keeps connections open that nobody has needed yet: who stands in for another then answers without a handshake. Each is
+/// renewed before it is too old; where none can be made, nothing is said: requests and probes find out what is wrong.
+async fn keep_ready(app: Arc<App>, id: TargetId) {
+    loop {
+        let Some(dialable) = app.targets.get(id) else { return };
+        let connection = &dialable.target.connection;
+        let pause = (connection.idle / 4).clamp(READY_EVERY_LEAST, READY_EVERY_MOST);
+        let wanted = usize::try_from(connection.ready).unwrap_or(usize::MAX);
+        let _ = tokio::time::timeout(CHECK_LIMIT, dialable.client.make_ready(wanted, pause)).await;
+        drop(dialable);
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use super::clients::book::Client;
 use super::driver::{Watcher, state_name};
 use super::orders::Orders;
-use super::{Gateway, admission, look};
+use super::{Gateway, admission, watch};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::Policy;
@@ -52,7 +52,7 @@ impl Gateway {
         for look in self.looks.drain(..) {
             look.abort();
         }
-        self.looks.extend(policy.live_targets().map(|t| tokio::spawn(look(Arc::clone(app), t.id))));
+        self.looks.extend(policy.live_targets().flat_map(|t| watch(app, t)));
         for gone in before.live_targets().filter(|t| policy.target_named(&t.name).is_none()) {
             app.metrics.forget_target(&gone.name);
         }

@@ -1,6 +1,8 @@
 //! What is on the wire: streams as real providers send them, and what a client must get of them.
 
 #[cfg(test)]
+mod certs;
+#[cfg(test)]
 mod gateway;
 #[cfg(test)]
 mod gateway_bodies;
@@ -17,6 +19,8 @@ mod gateway_errors;
 #[cfg(test)]
 mod gateway_failover;
 #[cfg(test)]
+mod gateway_http2;
+#[cfg(test)]
 mod gateway_inband;
 #[cfg(test)]
 mod gateway_leave;
@@ -31,13 +35,19 @@ mod gateway_orders;
 #[cfg(test)]
 mod gateway_pause;
 #[cfg(test)]
+mod gateway_ready;
+#[cfg(test)]
 mod gateway_reload;
 #[cfg(test)]
 mod gateway_replay;
 #[cfg(test)]
+mod gateway_tls;
+#[cfg(test)]
 mod gateway_types;
 #[cfg(test)]
 mod gateway_withhold;
+#[cfg(test)]
+mod h2mock;
 #[cfg(test)]
 mod http;
 #[cfg(test)]

@@ -52,6 +52,7 @@ pub fn led_to_the_lab(name: &Path, loaded: &Loaded, topology: &Topology) -> Resu
             map.insert("base_url".into(), Value::String((*url).to_owned()));
             // Where it is dialled instead, and whose key it takes, belongs to the real one.
             map.remove("connect_to");
+            map.remove("connection");
             map.remove("credentials");
         }
     }
