@@ -259,6 +259,7 @@ impl App {
     /// A request was not taken, for its key or quota.
     pub fn rejected(&self, request: &str, rejected: Rejected) -> super::http::Refusal {
         let Rejected { client, why, refusal } = rejected;
+        let refusal = *refusal;
         self.metrics.request("none", "not_taken");
         self.metrics.client_request(&client, why);
         // Anybody may cause these lines.

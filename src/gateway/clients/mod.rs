@@ -187,7 +187,7 @@ pub struct Rejected {
     /// From a closed list: `no_key`, `unknown_key`, `expired_key`, `route`, `requests`, `tokens`, `concurrent`.
     pub why: &'static str,
     /// The answer.
-    pub refusal: Refusal,
+    pub refusal: Box<Refusal>,
 }
 
 impl Rejected {
@@ -195,7 +195,7 @@ impl Rejected {
         let message =
             format!("{what}; send the key that you were given for this gateway as `Authorization: Bearer KEY`.");
         let refusal = Refusal::invalid(StatusCode::UNAUTHORIZED, "invalid_api_key", message).bearer();
-        Rejected { client: client.to_owned(), why, refusal }
+        Rejected { client: client.to_owned(), why, refusal: Box::new(refusal) }
     }
 
     fn route(client: &Client, route: &str) -> Rejected {
@@ -208,7 +208,7 @@ impl Rejected {
             may.join(", ")
         );
         let refusal = Refusal::invalid(StatusCode::FORBIDDEN, "route_not_allowed", message).param(Some("model"));
-        Rejected { client: client.name.clone(), why: "route", refusal }
+        Rejected { client: client.name.clone(), why: "route", refusal: Box::new(refusal) }
     }
 
     fn of(denied: Denied) -> Rejected {
@@ -230,7 +230,7 @@ impl Rejected {
                     format!("The quota of {client}, {what}, is used up; send the request again after `Retry-After`.");
                 let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "client_quota", message)
                     .retry_after(wait);
-                Rejected { client, why, refusal }
+                Rejected { client, why, refusal: Box::new(refusal) }
             }
         }
     }
