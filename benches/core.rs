@@ -52,6 +52,7 @@ fn facts() -> Facts {
         risky_tools: false,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 2_000,
         max_output_tokens: Some(400),
         task: "customer_reply".into(),

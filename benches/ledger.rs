@@ -3,7 +3,11 @@
 //! So many requests at once each write one call after the other and wait until it is durable. Printed per call: median and 99th
 //! percentile of the wait, calls a second, and how many calls shared one wait for the disk. First the disk itself: an append of 512
 //! bytes and an fsync. At the end: how long a start takes with a ledger that is full. Figures of one machine and one disk.
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a bench prints its figures, and one that cannot go on may stop"
+)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

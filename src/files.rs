@@ -14,10 +14,18 @@ pub type Why = String;
 /// # Errors
 /// It is not there, may not be read, or is a folder, a device or a socket.
 pub fn open(path: &Path) -> Result<(File, Metadata), Why> {
-    let fits = |m: &Metadata| m.is_file() || m.file_type().is_fifo();
+    open_if(path, |m| m.is_file() || m.file_type().is_fifo())
+}
+
+fn open_if(path: &Path, fits: impl Fn(&Metadata) -> bool) -> Result<(File, Metadata), Why> {
     let before = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if !fits(&before) {
-        return Err(if before.is_dir() { "it is a folder" } else { "it is no file" }.to_owned());
+        let what = match before.file_type() {
+            t if t.is_dir() => "it is a folder",
+            t if t.is_fifo() => "it is a pipe",
+            _ => "it is no file",
+        };
+        return Err(what.to_owned());
     }
     let file = File::open(path).map_err(|e| e.to_string())?;
     let meta = file.metadata().map_err(|e| e.to_string())?;
@@ -30,7 +38,18 @@ pub fn open(path: &Path) -> Result<(File, Metadata), Why> {
 /// # Errors
 /// As [`open`]; it is longer; reading failed.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Why> {
-    let (file, meta) = open(path)?;
+    read(open(path)?, most)
+}
+
+/// The same of what is a file and no pipe: where nobody may be waited for.
+///
+/// # Errors
+/// As [`bytes()`]; it is a pipe.
+pub fn bytes_of_file(path: &Path, most: u64) -> Result<Vec<u8>, Why> {
+    read(open_if(path, Metadata::is_file)?, most)
+}
+
+fn read((file, meta): (File, Metadata), most: u64) -> Result<Vec<u8>, Why> {
     let too_long = || format!("it is longer than {most} bytes");
     if meta.len() > most {
         return Err(too_long());

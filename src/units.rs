@@ -64,6 +64,35 @@ pub fn ms(d: Duration) -> f64 {
     d.as_secs_f64() * 1e3
 }
 
+/// Milliseconds as they are told: to the microsecond, without the noise behind it.
+#[must_use]
+pub fn told_ms(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+/// Every duration in a value, by the ending `_ms` of its key or of the map that it stands in, as [`told_ms`] has it.
+pub fn told_durations(value: &mut serde_json::Value) {
+    told_below(value, false);
+}
+
+fn told_below(value: &mut serde_json::Value, is_ms: bool) {
+    use serde_json::Value;
+    match value {
+        Value::Number(n) if is_ms && n.is_f64() => {
+            if let Some(told) = n.as_f64().map(told_ms).and_then(serde_json::Number::from_f64) {
+                *n = told;
+            }
+        }
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                told_below(value, is_ms || key.ends_with("_ms"));
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(|value| told_below(value, is_ms)),
+        _ => {}
+    }
+}
+
 /// A duration as a person writes it: `250 ms`, `3.2 s`, `4 min`.
 #[must_use]
 pub fn human(d: Duration) -> String {
@@ -159,6 +188,22 @@ pub fn printable(text: &str, max_chars: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_told_to_the_microsecond_and_nothing_else_is_touched() {
+        let mut value = serde_json::json!({
+            "total_ms": 3.153_135_000_000_000_2, "share": 0.123_456_789, "whole_ms": 7, "none_ms": null,
+            "rows": [{ "at_ms": 1_234.000_7 }], "text_ms": { "p50": 67.519_321_992_993_35 },
+            "failback_ms": [2_231.818_207_994],
+        });
+        super::told_durations(&mut value);
+        let right = serde_json::json!({
+            "total_ms": 3.153, "share": 0.123_456_789, "whole_ms": 7, "none_ms": null,
+            "rows": [{ "at_ms": 1_234.001 }], "text_ms": { "p50": 67.519 }, "failback_ms": [2_231.818],
+        });
+        assert_eq!(value, right);
+        assert_eq!(value["total_ms"].to_string(), "3.153");
+    }
 
     #[test]
     fn time_saturates_and_reads_well() {

@@ -302,6 +302,9 @@ fn default_report(name: &str) -> PathBuf {
 fn human(global: &Global, done: &Done, report: &Path) -> String {
     let (ev, j, facts) = (&done.evidence, &done.judgement, &done.facts);
     let width = global.term.width;
+    if ev.ended_by_hand() && j.verdict == Verdict::Aborted {
+        return ended_by_hand(done, report, width);
+    }
     let narrow = width.is_some_and(|w| w < DEFAULT_WIDTH);
     let draw = |t: &Table, right: &[&str]| match narrow {
         true => lines(t).join("\n"),
@@ -363,6 +366,32 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.extend(reasons.iter().map(|line| wrap(line, width)));
     out.push(closing(ev, j));
     out.join("\n")
+}
+
+/// Whoever pressed Ctrl-C wants to know that nothing stays broken; rows of half a run would only look like results.
+fn ended_by_hand(done: &Done, report: &Path, width: Option<u16>) -> String {
+    let (ev, facts) = (&done.evidence, &done.facts);
+    let secs = facts.duration_ms / 1e3;
+    let restored = match ev.windows.last() {
+        None => "nothing was broken yet".to_owned(),
+        Some(window) => {
+            let paths: Vec<&str> = window.faults.iter().map(|f| f.path.as_str()).collect();
+            let restored = window.restored_ms.is_finite() && facts.cleanup != Cleanup::Dirty;
+            let what = if restored { "restored" } else { "NOT RESTORED" };
+            format!("{what}: {} ({})", paths.join(", "), window.name)
+        }
+    };
+    let mut lines = vec![format!("drill {}: ended by hand after {secs:.1} s", ev.drill), restored];
+    lines.push(format!("clean-up {}", facts.cleanup.word()));
+    lines.extend(facts.cleanup_notes.iter().map(|note| format!("  {note}")));
+    let mut lines = vec![wrap(&lines.join("\n"), width)];
+    lines.push(format!("report: {}\nagain: {}", report.display(), facts.again));
+    lines.extend(why(ev, &done.judgement).iter().map(|line| wrap(line, width)));
+    if facts.cleanup == Cleanup::Dirty {
+        lines.push("next: `llmfo drill clean` restores what is still broken".to_owned());
+    }
+    lines.push(closing(ev, &done.judgement));
+    lines.join("\n")
 }
 
 fn clean(global: &Global) -> Result<Exit> {

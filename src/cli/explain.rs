@@ -8,6 +8,7 @@ use crate::diag::{Example, Rule};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::lint::{catalog, pages};
+use crate::term::table::{DEFAULT_WIDTH, wrap};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,10 +84,15 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         let rules = catalog::all();
         global.term.out(&match args.format {
             Format::Json => json(&rules.into_iter().map(RuleOut::of).collect::<Vec<_>>()),
-            Format::Human => rules
-                .iter()
-                .map(|r| format!("{}  {:<8} {:<30} {}\n", r.code, r.severity.word(), r.name, r.what))
-                .collect(),
+            Format::Human => {
+                let line = |r: &&Rule| format!("{}  {:<8} {:<30} {}", r.code, r.severity.word(), r.name, r.what);
+                let lines: Vec<String> = rules.iter().map(line).collect();
+                // Without a terminal somebody searches it: a line each, however long.
+                match global.term.width {
+                    Some(_) => wrap(&lines.join("\n"), global.term.width),
+                    None => lines.join("\n"),
+                }
+            }
         });
         return Ok(Exit::Good);
     };
@@ -100,7 +106,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     };
     global.term.out(&match args.format {
         Format::Json => json(&RuleOut::of(rule)),
-        Format::Human => pages::text(rule),
+        Format::Human => pages::text(rule, usize::from(global.term.width.unwrap_or(DEFAULT_WIDTH))),
     });
     Ok(Exit::Good)
 }

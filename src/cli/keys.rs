@@ -7,6 +7,7 @@ use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::gateway::Gateway;
 use crate::gateway::clients::book::{self, Client};
 use crate::gateway::clients::{AdminKey, hash_of, new_key};
 use crate::spec::client_keys;
@@ -117,6 +118,20 @@ pub fn clients(global: &Global, path: &Path) -> Result<Vec<Client>> {
                 format!("the client keys {name} cannot be used as they are"),
                 "mend what is said above; `llmfo keys new NAME` prints the line of a client",
             ))
+        }
+    }
+}
+
+/// Reads the clients of a running gateway again. A file that cannot be used is told of, and those that hold go on.
+pub fn again(global: &Global, path: &Path, gateway: &Gateway) {
+    match clients(global, path) {
+        Ok(clients) => {
+            tracing::info!(clients = clients.len(), "the client keys were read again");
+            gateway.hold_clients(clients);
+        }
+        Err(why) => {
+            tracing::error!("the client keys were not replaced, those before go on: {}; next: {}", why.what, why.hint);
+            gateway.refused_clients(&why.what);
         }
     }
 }

@@ -92,6 +92,16 @@ pub enum Kind {
     Tests,
     /// Keys of clients.
     Clients,
+    /// Unit prices of `simulate`.
+    Prices,
+    /// What a drill came to.
+    Summary,
+    /// What a simulation came to.
+    Simulation,
+    /// The proof that a target may stand in.
+    Record,
+    /// Cases that stand-ins are judged by.
+    GoldenSet,
 }
 
 impl Kind {
@@ -99,11 +109,17 @@ impl Kind {
     #[must_use]
     pub fn of(doc: &SpannedDoc) -> Option<Kind> {
         let has = |key: &str| doc.keys("").any(|k| k == key);
+        let all = |keys: &[&str]| keys.iter().all(|k| has(k));
         match () {
             () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
             () if has("rounds") => Some(Kind::Drill),
             () if has("tests") => Some(Kind::Tests),
             () if has("clients") => Some(Kind::Clients),
+            () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
+            () if all(&["scenario", "trace_hash"]) => Some(Kind::Simulation),
+            () if all(&["group", "target", "verdict"]) => Some(Kind::Record),
+            () if PRICES.iter().filter(|k| has(k)).count() >= 2 => Some(Kind::Prices),
+            () if has("cases") || has("conversations") => Some(Kind::GoldenSet),
             () => None,
         }
     }
@@ -116,9 +132,26 @@ impl Kind {
             Kind::Clients => {
                 ("a file of client keys", "`llmfo validate FILE` checks it, `llmfo serve --client-keys FILE` takes it")
             }
+            Kind::Prices => ("a list of prices", "`llmfo simulate --prices FILE` reads it"),
+            Kind::Summary => {
+                ("the summary of a drill", "`llmfo drill run` wrote it; report.md beside it says the same for people")
+            }
+            Kind::Simulation => ("the result of a simulation", "`llmfo simulate --format json` wrote it"),
+            Kind::Record => (
+                "an admission record",
+                "`llmfo serve` reads it from evidence/<group>/<target>@<prompt_version>.json in the folder of its policy",
+            ),
+            Kind::GoldenSet => (
+                "a golden set",
+                "a policy names it as `golden_set` of a group; `llmfo validate` of that policy looks whether it is there",
+            ),
         }
     }
 }
+
+/// Keys by which a list of prices is known; two of them are no chance.
+const PRICES: [&str; 6] =
+    ["currency", "idle_reserve_per_slot", "eval_run", "state_copy", "on_call_hour", "lost_conversation"];
 
 /// A file of another type than is needed here is said so in one line: what its keys would be wrong for helps nobody.
 ///

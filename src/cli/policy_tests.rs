@@ -46,6 +46,16 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
         report.add(doc.into_source(), found);
         return Ok(broken(global, format, &report));
     };
+    if file.policy.is_empty() {
+        // Nothing can be looked up; the finding says that it is missing.
+        if !found.iter().any(Diagnostic::is_error) {
+            found.push(
+                doc.at(&crate::spec::rules::EMPTY, "/policy", "`policy` is empty").help("name the policy's file"),
+            );
+        }
+        report.add(doc.into_source(), found);
+        return Ok(broken(global, format, &report));
+    }
     let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
     let shown = printable(&policy_path.display().to_string(), 300);
     let loaded = policy_file::read(&policy_path)?.policy(&shown);
@@ -56,10 +66,16 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     };
     let policy = Arc::new(policy);
     let mut ready = Vec::new();
+    // What is missing or of a wrong type is empty in `file`: one finding per mistake.
+    let form: Vec<String> = found.iter().filter(|d| d.is_error()).map(|d| d.place.pointer.clone()).collect();
+    let absent = |d: &Diagnostic| {
+        let pointer = &d.place.pointer;
+        form.iter().any(|f| f == pointer) || doc.get(pointer).is_none()
+    };
     for (n, test) in file.tests.iter().enumerate() {
         match prepare(&policy, &doc, n, test) {
             Ok(test) => ready.push(test),
-            Err(problems) => found.extend(problems),
+            Err(problems) => found.extend(problems.into_iter().filter(|d| !absent(d))),
         }
     }
     if found.iter().any(Diagnostic::is_error) {
@@ -155,7 +171,7 @@ fn prepare<'a>(
             Err(why) => found.push(
                 doc.at(&crate::spec::rules::WRONG_FORM, &at(&format!("/ask/{q}/at")), why)
                     .label("not a time")
-                    .help("count from the beginning of the test: `90s`, `12m`, `1h30m`"),
+                    .help(at_help(&question.at)),
             ),
         }
         let known = || policy.targets.iter().map(|t| t.name.as_str()).chain(NO_TARGET);
@@ -178,6 +194,13 @@ fn prepare<'a>(
         Some(route) if found.is_empty() => Ok(Ready { test, route, series: all, at_ms }),
         _ => Err(found),
     }
+}
+
+fn at_help(at: &str) -> String {
+    if !at.is_empty() && at.bytes().all(|b| b.is_ascii_digit()) {
+        return crate::spec::names::with_units("at", &printable(at, 20));
+    }
+    "count from the beginning of the test: `90s`, `12m`, `1h30m`".to_owned()
 }
 
 fn tell(

@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::orders::Forced;
-use crate::gateway::{Gateway, Settings};
+use crate::gateway::{Doors, Gateway, Settings};
 use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
 use crate::telemetry::{JournalSettings, log};
@@ -147,6 +147,12 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let clients = args.client_keys.as_deref().map(|path| keys::clients(global, path)).transpose()?;
     let admin_key = args.admin_key.wanted()?;
     credentials(&policy, &chosen.path)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Expected::could_not(format!("no runtime: {e}"), "raise the limit of threads"))?;
+    // Before the ledger and the journals are touched: of a gateway that runs already its port is what must be heard of.
+    let doors = runtime.block_on(Doors::open(args.listen, clients.is_some(), args.admin, admin_key.is_some()))?;
     let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
         policy: Arc::new(policy),
@@ -168,11 +174,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         clients,
         admin_key,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Expected::could_not(format!("no runtime: {e}"), "raise the limit of threads"))?;
-    let exit = runtime.block_on(serve(global, &args, &chosen, settings));
+    let exit = runtime.block_on(serve(global, &args, &chosen, settings, doors));
     // Whatever is still open belongs to clients that were told, or to a second signal.
     runtime.shutdown_timeout(Duration::from_millis(100));
     if let Some((queue, writer)) = logs {
@@ -278,12 +280,18 @@ fn ledger_named(place: &Place) -> String {
     }
 }
 
-async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, settings: Settings) -> Result<Exit> {
+async fn serve(
+    global: &Global,
+    args: &Args,
+    chosen: &policy_file::Chosen,
+    settings: Settings,
+    doors: Doors,
+) -> Result<Exit> {
     let mut signals =
         Signals::catch().map_err(|e| Expected::could_not(format!("signals cannot be caught: {e}"), ""))?;
     let policy = Arc::clone(&settings.policy);
     let ledger = ledger_named(settings.ledger.place());
-    let mut gateway = Gateway::start(settings).await?;
+    let mut gateway = Gateway::start_behind(settings, doors).await?;
     // What keeps it from starting is said alone.
     say_not_enforced(global, args, &policy);
     announce(global, args, chosen, &policy, &ledger, &gateway);
@@ -302,34 +310,46 @@ async fn serve(global: &Global, args: &Args, chosen: &policy_file::Chosen, setti
             std::future::pending::<()>().await;
         }
     });
-    let drain = loop {
+    let (drain, why) = loop {
         tokio::select! {
             asked = signals.next() => match asked {
-                Asked::Stop(_) => break Duration::from_secs(args.drain_s),
+                Asked::Stop(_, signal) => break (Duration::from_secs(args.drain_s), signal),
                 Asked::Reload => reload(global, args, chosen, &mut gateway),
             },
-            () = &mut orphaned => break ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)),
+            () = &mut orphaned => {
+                break (ORPHAN_DRAIN.min(Duration::from_secs(args.drain_s)), "standard input has ended");
+            }
         }
     };
-    let open = gateway.open();
+    let (open, began) = (gateway.open(), std::time::Instant::now());
     if open > 0 && !global.quiet {
         global.term.err(&format!("stopping; {open} open requests have {} to finish", crate::units::human(drain)));
     }
     tokio::select! {
         cut = gateway.stop(drain) => {
-            if cut > 0 && !global.quiet {
-                global.term.err(&format!("stopped; {cut} requests were cut off with an error"));
+            let drain_ms = crate::units::told_ms(crate::units::ms(began.elapsed()));
+            // Cut requests are said also with --quiet: somebody's answer is missing.
+            if cut > 0 {
+                tracing::warn!(why, finished = open.saturating_sub(cut), cut, drain_ms, "stopped");
+            } else {
+                tracing::info!(why, finished = open, cut, drain_ms, "stopped");
             }
             Ok(Exit::Good)
         }
-        exit = signals.stop() => Ok(exit),
+        exit = signals.stop() => {
+            let drain_ms = crate::units::told_ms(crate::units::ms(began.elapsed()));
+            tracing::warn!(why, open, drain_ms, "stopped at once: a second signal came");
+            Ok(exit)
+        }
     }
 }
 
 /// Reads the policy again. One that cannot be used is told of, and the one that holds goes on.
 fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
     match again(global, args, chosen, gateway) {
-        Ok(None) => tracing::info!("the policy is as before; credentials and admission records were read again"),
+        Ok(None) => tracing::info!(
+            "nothing changed: the policy is as before; credentials and admission records were read again"
+        ),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
         Err(why) => {
             tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
@@ -337,16 +357,8 @@ fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &
         }
     }
     // Each by itself: a key that is taken away must not wait for a policy that is mended.
-    let Some(path) = &args.client_keys else { return };
-    match keys::clients(global, path) {
-        Ok(clients) => {
-            tracing::info!(clients = clients.len(), "the client keys were read again");
-            gateway.hold_clients(clients);
-        }
-        Err(why) => {
-            tracing::error!("the client keys were not replaced, those before go on: {}; next: {}", why.what, why.hint);
-            gateway.refused_clients(&why.what);
-        }
+    if let Some(path) = &args.client_keys {
+        keys::again(global, path, gateway);
     }
 }
 
@@ -455,7 +467,8 @@ fn logs(global: &Global, format: Format) -> Option<(log::LogQueue, log::LogWrite
     let builder = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_env_filter(filter);
     // A second subscriber in one process is refused; the first one stays.
     let _ = match format {
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        // The module's name would stand under `target` too, behind the target's own.
+        Format::Json => builder.json().flatten_event(true).with_target(false).try_init(),
         Format::Human => builder.with_ansi(global.term.err_color).with_target(false).try_init(),
     };
     Some((queue, writer))

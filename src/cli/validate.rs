@@ -1,7 +1,6 @@
 //! `llmfo validate`
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Global;
@@ -121,7 +120,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let content = policy_file::read(&chosen.path)?;
     announce(global, &chosen);
     let now = args.now.unwrap_or_else(jiff::Timestamp::now);
-    let (report, hint) = findings(&chosen.path, &content, now);
+    let (report, hint) = findings(&chosen.path, &content, now)?;
     let report = report.hide_info(global.quiet);
     let strict = args.deny == Some(Deny::Warnings);
     match args.format {
@@ -150,7 +149,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Everything that is found in a file, and what else to say; which type it is of is seen from its keys.
-fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> (Report, Option<&'static str>) {
+fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Report, Option<&'static str>)> {
     let name = name_of(path);
     let mut report = Report::new();
     let loaded = content.policy(&name);
@@ -159,18 +158,20 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> (Report, Op
         let (file, mut found, doc) = crate::spec::drill::read(&name, bytes);
         found.extend(file.iter().flat_map(|f| lint::drills::check(f, &doc)));
         report.add(doc.into_source(), found);
-        return (report, None);
+        return Ok((report, None));
     }
     if let (Some(Kind::Tests), Content::Bytes(bytes)) = (kind, content) {
         let (_, found, doc) = crate::spec::policy_tests::read(&name, bytes);
         report.add(doc.into_source(), found);
-        return (report, Some("a file of tests: its form was checked; `llmfo validate --tests FILE` runs them"));
+        return Ok((report, Some("a file of tests: its form was checked; `llmfo validate --tests FILE` runs them")));
     }
     if let (Some(Kind::Clients), Content::Bytes(bytes)) = (kind, content) {
         let (_, found, doc) = client_keys::read(&name, bytes);
         report.add(doc.into_source(), found);
-        return (report, None);
+        return Ok((report, None));
     }
+    // Of what is something else altogether a list of the keys that it lacks helps nobody.
+    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     let wants = lint::wants(&loaded);
     let world = World {
         now_unix_s: Some(now.as_second()),
@@ -180,7 +181,7 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> (Report, Op
     let more = lint::check(&loaded, &world);
     let found = loaded.diagnostics.into_iter().chain(more);
     report.add(loaded.doc.into_source(), found.collect::<Vec<_>>());
-    (report, None)
+    Ok((report, None))
 }
 
 /// Longest key that is believed, in bytes.
@@ -195,10 +196,8 @@ fn secret_state(policy: &Path, secret: &SecretRef) -> SecretState {
         },
         SecretRef::File(path) => {
             let Some(path) = policy_file::beside(policy, path) else { return SecretState::Missing };
-            let mut value = Vec::new();
-            let read = std::fs::File::open(path).and_then(|f| f.take(MAX_KEY_BYTES).read_to_end(&mut value));
-            match read {
-                Ok(_) => value,
+            match crate::files::bytes_of_file(&path, MAX_KEY_BYTES) {
+                Ok(value) => value,
                 Err(_) => return SecretState::Missing,
             }
         }

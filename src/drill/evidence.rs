@@ -345,6 +345,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// Somebody ended the run: a signal, and not a limit of its own.
+    #[must_use]
+    pub fn ended_by_hand(&self) -> bool {
+        self.aborted.as_ref().is_some_and(|a| a.by == "interrupted" || a.by == "terminated")
+    }
+
     /// Why nothing in this run can be held against the gateway, if so. A lab that is lost explains everything else.
     #[must_use]
     pub fn spoilt(&self) -> Option<Spoilt> {

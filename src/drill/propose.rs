@@ -27,8 +27,8 @@ fn round_up(ms: f64) -> f64 {
 #[must_use]
 pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let mut out = Vec::new();
-    // Changes to a policy that is not the gateway's would change nothing.
-    if ev.policy_of == PolicyOf::Lab {
+    // Changes to a policy that is not the gateway's would change nothing, and a part of a run measures nothing.
+    if ev.policy_of == PolicyOf::Lab || ev.ended_by_hand() {
         return out;
     }
     // Where the policy itself lets nobody stand in, no threshold mends it.
@@ -49,6 +49,7 @@ pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
 #[must_use]
 pub fn nothing(ev: &Evidence) -> &'static str {
     match ev.policy_of {
+        _ if ev.ended_by_hand() => "none, because the run was ended before it had measured anything whole",
         PolicyOf::Gateway => "nothing to propose from what was measured",
         PolicyOf::Lab => "none, because the policy of this gateway is not known: give it with --policy",
     }

@@ -76,6 +76,9 @@ pub enum Event {
         probe: bool,
         /// Request id; absent for probes.
         request: Option<String>,
+        /// Its conversation, if the client said so.
+        #[serde(default)]
+        conversation: Option<String>,
     },
     /// A person must look at something.
     Alert {

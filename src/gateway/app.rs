@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use super::adapters::{Adapters, Texts};
 use super::bus::{Bus, unix_ms};
 use super::clients::book::Client;
 use super::clients::{Clients, Permit, Rejected};
@@ -19,7 +20,7 @@ use super::orders::Orders;
 use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
-use super::{intake, probe};
+use super::{intake, probe, stranded};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
@@ -34,7 +35,6 @@ pub const DECISIONS_KEPT: usize = 2048;
 
 /// The shared state of a running gateway.
 pub struct App {
-    policy: RwLock<Arc<Policy>>,
     /// Where the policy lies: files that it names are looked for beside it.
     pub folder: PathBuf,
     /// The core's driver.
@@ -49,6 +49,8 @@ pub struct App {
     pub ledger: Arc<Ledger>,
     /// What operators have ordered.
     pub orders: Arc<Orders>,
+    /// Texts of adapters.
+    pub adapters: Adapters,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -69,7 +71,6 @@ pub struct App {
     told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
     warned: super::warned::Warned,
-    stranded: super::stranded::Stranded,
 }
 
 /// What a gateway is put together from, beside its policy.
@@ -78,6 +79,8 @@ pub struct Parts {
     pub ledger: Arc<Ledger>,
     /// What operators have ordered.
     pub orders: Arc<Orders>,
+    /// Texts of adapters.
+    pub texts: Texts,
     /// Request bodies held at one moment, in bytes.
     pub bodies_bytes: usize,
     /// Who may ask.
@@ -103,7 +106,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, bodies_bytes, clients } = parts;
+        let Parts { ledger, orders, texts, bodies_bytes, clients } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -121,6 +124,7 @@ impl App {
                 ),
                 ledger,
                 orders,
+                adapters: Adapters::new(texts),
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),
@@ -137,8 +141,6 @@ impl App {
                 told_unledgered: Mutex::default(),
                 me: me.clone(),
                 warned: Default::default(),
-                stranded: Default::default(),
-                policy: RwLock::new(policy),
                 folder: folder.to_owned(),
             }
         }))
@@ -147,12 +149,7 @@ impl App {
     /// The policy that holds now. Who needs it more than once takes it once.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Another policy holds from now on.
-    pub(super) fn hold(&self, policy: Arc<Policy>) {
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
+        self.driver.policy()
     }
 
     /// An id for a request, unique across restarts as far as it matters.
@@ -351,6 +348,11 @@ impl App {
     }
 }
 
+/// A conversation as a log line tells it: the client has named it, so it is made harmless first.
+fn shown(conversation: Option<&str>) -> String {
+    conversation.map_or_else(|| "-".to_owned(), |c| crate::units::printable(c, 100))
+}
+
 /// The outcome's name in metrics and snapshots.
 #[must_use]
 pub fn outcome_name(outcome: Outcome) -> &'static str {
@@ -376,21 +378,18 @@ impl Watcher for App {
                 } else {
                     tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
                 }
-                let told = self.stranded.heard(&self.policy(), target, state, reason);
-                self.bus.publish(event);
-                for (nobody, alert) in told {
-                    match &alert {
-                        Event::Alert { text, .. } if nobody => tracing::error!("{text}"),
-                        Event::Alert { text, .. } => tracing::info!("{text}"),
-                        _ => {}
-                    }
-                    self.bus.publish(alert);
-                }
-                return;
             }
-            Event::AttemptFailed { target, class, reason, probe: false, .. } => {
+            Event::AttemptFailed { target, class, reason, probe: false, request, conversation } => {
                 if let Some(left_out) = self.warned.now(target, reason) {
-                    tracing::warn!(target = %target, class = %class, reason = %reason, left_out, "attempt failed");
+                    tracing::warn!(
+                        request = request.as_deref().unwrap_or("-"),
+                        conversation = shown(conversation.as_deref()),
+                        target = %target,
+                        class = %class,
+                        reason = %reason,
+                        left_out,
+                        "attempt failed"
+                    );
                 }
             }
             Event::AttemptFailed { target, reason, probe: true, .. } => {
@@ -399,8 +398,10 @@ impl Watcher for App {
                     dialable.evidence.bad(reason);
                 }
             }
+            Event::Alert { reason, text, .. } if reason == stranded::NOBODY => tracing::error!("{text}"),
+            Event::Alert { reason, text, .. } if reason == stranded::SOMEBODY => tracing::info!("{text}"),
             Event::Alert { target, reason, text } => {
-                tracing::warn!(target = ?target, reason = %reason, "{text}");
+                tracing::warn!(target = target.as_deref().unwrap_or("-"), reason = %reason, "{text}");
             }
             _ => {}
         }
@@ -412,7 +413,13 @@ impl Watcher for App {
         if record.outcome == Outcome::Handoff
             && let Some(left_out) = self.warned.now("-", &record.route)
         {
-            tracing::warn!(request = %meta.request, route = %record.route, left_out, "customer handed to a human");
+            tracing::warn!(
+                request = %meta.request,
+                conversation = shown(meta.conversation.as_deref()),
+                route = %record.route,
+                left_out,
+                "customer handed to a human"
+            );
         }
         if let Some(client) = &meta.client {
             self.metrics.client_request(client, outcome_name(record.outcome));
@@ -424,10 +431,11 @@ impl Watcher for App {
             outcome = outcome_name(record.outcome),
             target = record.target.as_deref().unwrap_or("-"),
             dials = record.attempts.len(),
-            total_ms = record.total_ms,
+            total_ms = crate::units::told_ms(record.total_ms),
             "request over"
         );
-        let value = serde_json::to_value(&record).unwrap_or_default();
+        let mut value = serde_json::to_value(&record).unwrap_or_default();
+        crate::units::told_durations(&mut value);
         let mut kept = serde_json::json!({
             "request": meta.request,
             "conversation": meta.conversation,

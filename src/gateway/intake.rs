@@ -281,6 +281,7 @@ pub fn facts(
         risky_tools,
         vision: request.images,
         strict_schema: request.strict_schema,
+        strict_decoding: request.strict_schema && !request.adaptable(),
         body_bytes: request.body().len() as u64,
         max_output_tokens: request.max_output_tokens,
         task: labels.task.clone().unwrap_or_else(|| "customer_reply".to_owned()),

@@ -11,14 +11,13 @@
 //!               bus -> /events, journal; metrics; decisions
 //! ```
 
+pub mod adapters;
 pub mod admin;
 mod admission;
 pub mod app;
 pub mod bus;
 pub mod clients;
 pub mod driver;
-#[cfg(test)]
-mod driver_tests;
 pub mod expiry;
 pub mod front;
 pub mod http;
@@ -50,7 +49,7 @@ use tokio::task::JoinHandle;
 use crate::error::{Expected, Result};
 use crate::event::Event;
 use crate::policy::{Policy, Target, TargetId};
-use crate::router::{Engine, Evidence, Input};
+use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
@@ -87,6 +86,24 @@ pub struct Settings {
     pub admin_key: Option<clients::AdminKey>,
 }
 
+/// Both listeners, bound: nobody is served yet, and nobody else can take the ports.
+#[derive(Debug)]
+pub struct Doors {
+    front: TcpListener,
+    admin: TcpListener,
+}
+
+impl Doors {
+    /// Binds the public and the admin listener. `clients` and `admin_key`: who reaches them needs a key.
+    ///
+    /// # Errors
+    /// One is neither on loopback nor behind a key, or cannot be bound.
+    pub async fn open(listen: SocketAddr, clients: bool, admin: SocketAddr, admin_key: bool) -> Result<Doors> {
+        guarded(listen, clients, admin, admin_key)?;
+        Ok(Doors { front: bind("--listen", listen).await?, admin: bind("--admin", admin).await? })
+    }
+}
+
 /// A gateway that serves.
 #[derive(Debug)]
 pub struct Gateway {
@@ -102,7 +119,7 @@ pub struct Gateway {
     helpers: Vec<JoinHandle<()>>,
     looks: Vec<JoinHandle<()>>,
     inputs: Option<record::Recorder>,
-    records: Arc<Mutex<Vec<Evidence>>>,
+    files_say: Arc<Mutex<Vec<Input>>>,
 }
 
 /// Conversations told to a core in one input: a line of the input journal stays readable.
@@ -127,6 +144,16 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
+        let Settings { listen, admin, clients, admin_key, .. } = &settings;
+        let doors = Doors::open(*listen, clients.is_some(), *admin, admin_key.is_some()).await?;
+        Gateway::start_behind(settings, doors).await
+    }
+
+    /// The same behind listeners that are bound already; the addresses of the settings are not looked at.
+    ///
+    /// # Errors
+    /// If a secret, a target or the journal cannot be used.
+    pub async fn start_behind(settings: Settings, doors: Doors) -> Result<Gateway> {
         let Settings {
             policy,
             folder,
@@ -141,10 +168,14 @@ impl Gateway {
             clients,
             admin_key,
         } = settings;
+        let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
+        let (listen, admin) = (address(&doors.front, listen), address(&doors.admin, admin));
         guarded(listen, clients.is_some(), admin, admin_key.is_some())?;
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
+        let (texts, more) = adapters::read(&policy, &folder);
+        let alerts = [alerts, more].concat();
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
         let closing = recorder.clone();
         // Read once before anything is served: a damaged row is a reason not to start.
@@ -156,18 +187,17 @@ impl Gateway {
         let orders = Arc::new(Orders::new(forced.map(|all| forced_targets(&policy, all)).transpose()?));
         let ordered = Arc::clone(&orders);
         // ... with what its admission records say by then.
-        let records = Arc::new(Mutex::new(records));
-        let standing = Arc::clone(&records);
+        let files_say = Arc::new(Mutex::new(vec![Input::Evidence { records }, adapters::input(&texts)]));
+        let standing = Arc::clone(&files_say);
         let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
             let engine = Engine::new(Arc::clone(policy), seed);
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
                 Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
             };
-            let records = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            made.handle(Ts::ZERO, Input::Evidence { records });
-            for order in ordered.inputs() {
-                made.handle(Ts::ZERO, order);
+            let files_say = standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for input in files_say.into_iter().chain(ordered.inputs()) {
+                made.handle(Ts::ZERO, input);
             }
             let known = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             // A core that is rebuilt knows what its forerunner has delivered. What cannot be read is a loss like any other.
@@ -180,7 +210,8 @@ impl Gateway {
             }
             made
         });
-        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, bodies_bytes: limits.bodies_bytes, clients };
+        let parts =
+            app::Parts { ledger: Arc::clone(&ledger), orders, texts, bodies_bytes: limits.bodies_bytes, clients };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
@@ -189,10 +220,7 @@ impl Gateway {
                 runtime.spawn(async move { app.driver.ledger_writable(!app.ledger.failing()) });
             }
         }));
-        let front_listener = bind("--listen", listen).await?;
-        let admin_listener = bind("--admin", admin).await?;
-        let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
-        let (listen, admin) = (address(&front_listener, listen), address(&admin_listener, admin));
+        let Doors { front: front_listener, admin: admin_listener } = doors;
         ledger.used_by(std::process::id(), admin);
         app.bus.publish(Event::Started {
             policy: policy.version.clone(),
@@ -232,7 +260,7 @@ impl Gateway {
         for target in &policy.targets {
             looks.extend(watch(&app, target));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, records })
+        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, files_say })
     }
 
     /// Requests under way.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json as value};
+use tokio::task::AbortHandle;
 
 use super::app::App;
 use super::driver::Watcher;
@@ -68,13 +69,23 @@ pub enum What {
     Fault(TargetId),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Order {
     forced: Option<Forced>,
     reason: String,
     /// `None`: as long as the process (a fault from its environment).
     until: Option<Instant>,
     number: u64,
+    /// Ends it when its time is over.
+    timer: Option<AbortHandle>,
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -89,17 +100,21 @@ pub struct Orders {
     /// Faults may be forced.
     pub faults_allowed: bool,
     state: Mutex<State>,
+    /// Held while an order is written down and told to the core, so that both hear them in the same order. The core's own
+    /// lock may be taken under it, never the other way round.
+    changing: Mutex<()>,
 }
 
 impl Orders {
     /// With these faults from the start; `None`: none may be forced.
     #[must_use]
     pub fn new(faults: Option<Vec<(TargetId, Forced)>>) -> Orders {
-        let orders = Orders { faults_allowed: faults.is_some(), state: Mutex::default() };
+        let orders = Orders { faults_allowed: faults.is_some(), ..Orders::default() };
         {
             let mut state = orders.state.lock().unwrap_or_else(PoisonError::into_inner);
             for (target, forced) in faults.into_iter().flatten() {
-                let order = Order { forced: Some(forced), reason: "the environment".into(), until: None, number: 0 };
+                let reason = "the environment".into();
+                let order = Order { forced: Some(forced), reason, until: None, number: 0, timer: None };
                 state.by_what.insert(What::Fault(target), order);
             }
         }
@@ -130,79 +145,86 @@ impl Orders {
         self.lock().by_what.keys().filter_map(input).collect()
     }
 
+    fn change(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives an order; it ends after `lasts`. One of the same kind is replaced.
     pub fn give(app: &Arc<App>, what: What, forced: Option<Forced>, reason: &str, lasts: Duration) {
         let lasts = lasts.min(LONGEST);
-        let until = Instant::now() + lasts;
-        let number = {
-            let mut state = app.orders.lock();
-            state.given += 1;
-            let number = state.given;
-            let reason = printable(reason, REASON_CHARS);
-            state.by_what.insert(what, Order { forced, reason, until: Some(until), number });
-            number
-        };
-        tell_core(app, what, Some(lasts));
+        let _turn = app.orders.change();
+        app.orders.write(app, what, forced, reason, Some(Instant::now() + lasts));
+        if let Some(input) = input(app, what, Some(lasts)) {
+            app.driver.ordered(input);
+        }
         told(app, what, forced, "given", reason, Some(lasts));
-        let app = Arc::downgrade(app);
-        tokio::spawn(async move {
-            tokio::time::sleep_until(until.into()).await;
-            if let Some(app) = app.upgrade() {
-                let ours = app.orders.lock().by_what.get(&what).is_some_and(|order| order.number == number);
-                if ours {
-                    Orders::end(&app, what, "it has run out");
-                }
-            }
-        });
     }
 
     /// Ends an order. False if there is none.
     pub fn end(app: &Arc<App>, what: What, reason: &str) -> bool {
+        let _turn = app.orders.change();
+        Orders::ended(app, what, reason)
+    }
+
+    fn ended(app: &Arc<App>, what: What, reason: &str) -> bool {
         let ended = app.orders.lock().by_what.remove(&what);
         let Some(order) = ended else { return false };
-        tell_core(app, what, None);
+        if let Some(input) = input(app, what, None) {
+            app.driver.ordered(input);
+        }
         told(app, what, order.forced, "ended", reason, None);
         true
     }
 
-    /// Another policy holds. An order about a target goes with its name where that stands for another address, model or
-    /// credential now; where nothing is called so any more, it ends.
-    pub fn follow(app: &Arc<App>, before: &Policy, now: &Policy) {
-        let gone: Vec<(What, TargetId)> = app
-            .orders
-            .lock()
-            .by_what
-            .keys()
-            .filter_map(|what| Some((*what, parts(*what).1?)))
-            .filter(|(_, target)| now.retired.targets.contains(target))
-            .collect();
-        for (what, target) in gone {
-            let heir = now.target_named(&before.target(target).name).map(|t| t.id);
-            match (heir, what) {
-                (Some(heir), What::Bench(_)) => Orders::move_to(app, what, What::Bench(heir)),
-                (Some(heir), What::Fault(_)) => Orders::move_to(app, what, What::Fault(heir)),
-                (Some(_), What::Emergency) => {}
-                (None, _) => {
-                    Orders::end(app, what, "its target is no longer in the policy");
+    /// Writes an order down and sets its clock. What it replaces ends with its clock.
+    fn write(&self, app: &Arc<App>, what: What, forced: Option<Forced>, reason: &str, until: Option<Instant>) {
+        let mut state = self.lock();
+        state.given += 1;
+        let number = state.given;
+        let timer = until.map(|until| {
+            let app = Arc::downgrade(app);
+            let ends = async move {
+                tokio::time::sleep_until(until.into()).await;
+                if let Some(app) = app.upgrade() {
+                    let _turn = app.orders.change();
+                    // Another may have taken its place while this waited for its turn.
+                    let ours = app.orders.lock().by_what.get(&what).is_some_and(|order| order.number == number);
+                    if ours {
+                        Orders::ended(&app, what, "it has run out");
+                    }
                 }
-            }
-        }
+            };
+            tokio::spawn(ends).abort_handle()
+        });
+        let reason = printable(reason, REASON_CHARS);
+        state.by_what.insert(what, Order { forced, reason, until, number, timer });
     }
 
-    fn move_to(app: &Arc<App>, from: What, to: What) {
-        let order = {
-            let mut state = app.orders.lock();
-            let Some(order) = state.by_what.remove(&from) else { return };
-            order
+    /// Another policy takes the place of the one that holds: `swap` does it, and is given what the core must be told in the
+    /// same step. An order about a target goes with its name where that stands for another address, model or credential from
+    /// now on; where nothing is called so any more, it ends.
+    pub fn follow(app: &Arc<App>, before: &Policy, now: &Policy, swap: impl FnOnce(Vec<Input>)) {
+        let _turn = app.orders.change();
+        let retired = |id: &TargetId| now.retired.targets.contains(id);
+        let moves: Vec<(What, Option<What>)> = {
+            let state = app.orders.lock();
+            let of_retired = state.by_what.keys().filter(|what| parts(**what).1.as_ref().is_some_and(retired));
+            of_retired.map(|what| (*what, heir(*what, before, now))).collect()
         };
-        tell_core(app, from, None);
-        match order.until {
-            Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                Orders::give(app, to, order.forced, &order.reason, left);
-            }
-            None => {
-                app.orders.lock().by_what.insert(to, order);
+        // Whoever inherits a fault has it before it is dialled for the first time, and whoever is benched is never dialled.
+        let mut inputs = Vec::new();
+        for (from, to) in moves.iter().filter_map(|(from, to)| Some((*from, (*to)?))) {
+            let said = app.orders.lock().by_what.get(&from).map(|o| (o.forced, o.reason.clone(), o.until));
+            let Some((forced, reason, until)) = said else { continue };
+            app.orders.write(app, to, forced, &reason, until);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            inputs.extend(input(app, to, Some(left.unwrap_or(LONGEST))));
+        }
+        swap(inputs);
+        for (from, to) in moves {
+            match to {
+                Some(_) => drop(app.orders.lock().by_what.remove(&from)),
+                None => drop(Orders::ended(app, from, "its target is no longer in the policy")),
             }
         }
     }
@@ -233,14 +255,25 @@ fn parts(what: What) -> (&'static str, Option<TargetId>) {
     }
 }
 
-fn tell_core(app: &App, what: What, lasts: Option<Duration>) {
+/// The same order about whoever has this target's name now.
+fn heir(what: What, before: &Policy, now: &Policy) -> Option<What> {
+    let named = |id: TargetId| now.target_named(&before.target(id).name).map(|t| t.id);
+    match what {
+        What::Bench(target) => named(target).map(What::Bench),
+        What::Fault(target) => named(target).map(What::Fault),
+        What::Emergency => None,
+    }
+}
+
+/// What the core must be told: the order holds for so long, or has ended.
+fn input(app: &App, what: What, lasts: Option<Duration>) -> Option<Input> {
     match what {
         What::Bench(target) => {
             let until = lasts.map(|lasts| app.driver.now() + lasts);
-            app.driver.ordered(Input::Bench { target, out: lasts.is_some(), until });
+            Some(Input::Bench { target, out: lasts.is_some(), until })
         }
-        What::Emergency => app.driver.ordered(Input::Emergency { on: lasts.is_some() }),
-        What::Fault(_) => {}
+        What::Emergency => Some(Input::Emergency { on: lasts.is_some() }),
+        What::Fault(_) => None,
     }
 }
 

@@ -97,6 +97,7 @@ async fn ask(
         limits,
         // A probe must not fail over a connection that is merely old.
         fresh: true,
+        kept: None,
         stamp_calls: false,
         withhold: Withhold::Nothing,
         stream: Some(StreamSettings { secrets: secrets.clone(), ..StreamSettings::default() }),

@@ -8,11 +8,12 @@ use std::sync::{Arc, PoisonError};
 use super::clients::book::Client;
 use super::driver::{Watcher, state_name};
 use super::orders::Orders;
-use super::{Gateway, admission, watch};
+use super::{Gateway, adapters, admission, watch};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::Policy;
 use crate::policy::succeed::succeed;
+use crate::router::Input;
 
 impl Gateway {
     /// The policy that holds.
@@ -31,20 +32,28 @@ impl Gateway {
         let policy = Arc::new(succeed(&before, policy)?);
         let targets = app.targets.prepare(&policy, &app.folder)?;
         let (records, alerts) = admission::read(&policy, &app.folder, app.driver.now());
+        let (texts, more) = adapters::read(&policy, &app.folder);
         app.targets.hold(targets);
-        records.clone_into(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner));
-        app.driver.succeed(&policy, records);
-        app.hold(Arc::clone(&policy));
-        app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
-        app.bus.publish(Event::PolicyReplaced {
-            policy: policy.version.clone(),
-            policy_sha256: policy.sha256.clone(),
-            before_sha256: before.sha256.clone(),
+        let files_say = vec![Input::Evidence { records }, adapters::input(&texts)];
+        app.adapters.hold(texts);
+        files_say.clone_into(&mut self.files_say.lock().unwrap_or_else(PoisonError::into_inner));
+        Orders::follow(app, &before, &policy, |orders| {
+            app.driver.succeed(&policy, files_say.into_iter().chain(orders).collect());
         });
-        for alert in alerts {
+        if policy.sha256 == before.sha256 {
+            // Keys and records may be others; nobody has another policy.
+            app.metrics.policy_unchanged();
+        } else {
+            app.metrics.policy(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
+            app.bus.publish(Event::PolicyReplaced {
+                policy: policy.version.clone(),
+                policy_sha256: policy.sha256.clone(),
+                before_sha256: before.sha256.clone(),
+            });
+        }
+        for alert in alerts.into_iter().chain(more) {
             Watcher::event(&**app, alert);
         }
-        Orders::follow(app, &before, &policy);
         for target in &app.driver.snapshot().targets {
             app.metrics.state(&target.name, state_name(&target.availability));
         }

@@ -170,7 +170,8 @@ impl Targets {
     }
 }
 
-fn find(folder: &Path, path: &str) -> String {
+/// Where a `file:` path of a policy leads: from its folder, else from the one above.
+pub(super) fn find(folder: &Path, path: &str) -> String {
     let given = Path::new(path);
     if given.is_absolute() {
         return path.to_owned();

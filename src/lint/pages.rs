@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use crate::diag::{Example, Rule};
 
-/// The explanation for a terminal.
+/// The explanation for a terminal of so many columns.
 #[must_use]
-pub fn text(rule: &Rule) -> String {
+pub fn text(rule: &Rule, width: usize) -> String {
+    let wrapped = |text: &str| wrapped(text, width);
     let mut out = format!("{} {} ({}, {})\n\n", rule.code, rule.name, rule.severity, rule.family_name());
     let _ = writeln!(out, "What it finds\n{}\n", wrapped(rule.what));
     let _ = writeln!(out, "Why it matters\n{}\n", wrapped(rule.why));
@@ -83,11 +84,15 @@ fn indented(text: &str) -> String {
     text.lines().map(|l| format!("    {l}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Two blanks in, at most 96 columns.
-fn wrapped(text: &str) -> String {
+/// Widest text: longer lines are hard to read.
+const WIDEST: usize = 96;
+
+/// Two blanks in, at most so many columns.
+fn wrapped(text: &str, width: usize) -> String {
+    let width = width.min(WIDEST);
     let mut lines = vec![String::from(" ")];
     for word in text.split(' ') {
-        if lines.last().is_some_and(|l| l.len() + word.len() > 96) {
+        if lines.last().is_some_and(|l| l.chars().count() + 1 + word.chars().count() > width) {
             lines.push(String::from(" "));
         }
         if let Some(line) = lines.last_mut() {

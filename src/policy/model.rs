@@ -159,12 +159,22 @@ impl Default for Connection {
 }
 
 impl Target {
+    /// It takes a JSON schema by a prompt alone, and has an adapter whose text stands in for the parameter.
+    #[must_use]
+    pub fn replaces_schema(&self) -> bool {
+        let stands_in = |a: &Adapter| a.system_suffix.is_some() && a.replaces.iter().any(|r| r == JSON_SCHEMA_STRICT);
+        self.capabilities.json_schema == JsonSchema::PromptOnly && self.adapter.as_ref().is_some_and(stands_in)
+    }
+
     /// True if a vendor outside runs it (`domains.vendor` is set).
     #[must_use]
     pub fn external(&self) -> bool {
         self.domains.contains_key("vendor")
     }
 }
+
+/// What an adapter names under `replaces` when its text stands in for `response_format` with a schema.
+pub const JSON_SCHEMA_STRICT: &str = "json_schema_strict";
 
 /// A tested template that stands in for a parameter the target lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,13 +12,7 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
             out.push(line);
         }
     };
-    say(
-        raw.adapters.is_some(),
-        "adapters",
-        "will stand in for a parameter that a target lacks; until then such requests skip the target",
-    );
     say(raw.dependencies.is_some(), "dependencies", "will be searched for things whose loss takes a route down");
-    routes(raw, &mut say);
     let probe = raw.breaker.as_ref().and_then(|b| b.probe);
     say(
         probe == Some(Probe::Golden),
@@ -26,16 +20,4 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
         "`golden` will use a case of the group's golden set; until then one built-in case is used",
     );
     out
-}
-
-fn routes(raw: &PolicyFile, say: &mut impl FnMut(bool, &str, &str)) {
-    for (r, route) in raw.routes.iter().flatten().enumerate() {
-        let name = route.route.as_ref().map_or_else(|| r.to_string(), |n| n.0.clone());
-        let at = |key: &str| format!("routes.{name}.{key}");
-        say(
-            route.keep_alive_ms.is_some(),
-            &at("keep_alive_ms"),
-            "will keep the connection alive before the first token",
-        );
-    }
 }

@@ -365,6 +365,10 @@ impl Machine for Engine {
                 self.board.set_evidence(records);
                 self.room_made = true;
             }
+            Input::Adapters { targets } => {
+                self.board.set_adapters(targets);
+                self.room_made = true;
+            }
             Input::Ledger { conversations } => self.remember(now, conversations),
             Input::LedgerWritable { writable } => self.ledger_writable = writable,
             Input::Bench { target, out, until } => self.board.bench(target, out.then(|| until.unwrap_or(Ts::FAR))),

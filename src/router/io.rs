@@ -41,6 +41,9 @@ pub struct Facts {
     pub vision: bool,
     /// It demands a strict JSON schema.
     pub strict_schema: bool,
+    /// ... which only a target that enforces it while decoding can give: for a tool, or one that cannot be checked here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict_decoding: bool,
     /// Bytes of the body; the context need is estimated from it (bytes / 3).
     pub body_bytes: u64,
     /// Output tokens it asks for, if it says so.
@@ -230,6 +233,12 @@ pub enum Input {
     Evidence {
         /// All of it: what is not listed has no record.
         records: Vec<Evidence>,
+    },
+    /// The adapters whose text was read, by the targets that they are for: at start and whenever that changes. Until the first
+    /// one no adapter stands in for anything.
+    Adapters {
+        /// All of them: what is not listed has none.
+        targets: Vec<TargetId>,
     },
     /// What the ledger knew when it was written down last: at the start, before the first request.
     Ledger {

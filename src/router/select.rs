@@ -381,7 +381,9 @@ impl<'a> Ask<'a> {
         if self.facts.vision && (!target.capabilities.vision || lacks(Lack::Vision)) {
             return Err(Skip::Vision);
         }
-        if self.facts.strict_schema && (!follows_schema(target) || lacks(Lack::StrictSchema)) {
+        let decodes = target.capabilities.json_schema == JsonSchema::Strict;
+        let adapted = !self.facts.strict_decoding && target.replaces_schema() && self.board.adapts(target.id);
+        if self.facts.strict_schema && (!(decodes || adapted) || lacks(Lack::StrictSchema)) {
             return Err(Skip::StrictSchema);
         }
         let Some(window) = target.capabilities.context_tokens else { return self.is_larger(target) };
@@ -452,23 +454,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// The gateway applies a target's adapter to a request. Until it does, an adapter stands in for nothing: a strict schema must
-/// not silently become a request for one.
-const ADAPTERS_ARE_APPLIED: bool = false;
-
 /// Tokens that a request is expected to take at a target, its output included.
 pub(super) fn expected_tokens(board: &Board, facts: &Facts, target: TargetId) -> u64 {
     board.tokens(target, facts.body_bytes).saturating_add(facts.max_output_tokens.unwrap_or(0))
-}
-
-/// Strict while decoding, or a prompt with an adapter that stands in.
-fn follows_schema(target: &Target) -> bool {
-    match target.capabilities.json_schema {
-        JsonSchema::Strict => true,
-        JsonSchema::PromptOnly => {
-            ADAPTERS_ARE_APPLIED
-                && target.adapter.as_ref().is_some_and(|a| a.replaces.iter().any(|r| r == "json_schema_strict"))
-        }
-        JsonSchema::None => false,
-    }
 }

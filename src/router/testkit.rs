@@ -155,6 +155,7 @@ pub(crate) fn facts() -> Facts {
         risky_tools: false,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 300,
         max_output_tokens: None,
         task: "customer_reply".into(),

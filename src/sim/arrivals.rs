@@ -91,6 +91,7 @@ fn facts(route: RouteId, data: DataClass, intent: Option<String>, tools: bool, s
         risky_tools: tools,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 6_000,
         max_output_tokens: None,
         task: "customer_reply".into(),

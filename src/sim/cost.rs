@@ -87,6 +87,10 @@ pub struct Line {
 pub struct Bill {
     /// Of all sums.
     pub currency: String,
+    /// Requests per second, all routes together, that the lines rest on.
+    pub requests_per_s: f64,
+    /// Where that figure is from: `policy` (the `peak` of its routes), or `assumed`.
+    pub load: &'static str,
     /// Its lines.
     pub lines: Vec<Line>,
     /// Sum with one channel alone.
@@ -120,7 +124,10 @@ pub fn bill(prices: &Prices, policy: &Policy, run: &Summary) -> Option<Bill> {
         line("lost conversations", lost(single), lost(with)),
         line("manual corrections", cut_alone * requests * corrections, run.policy.broken? * requests * corrections),
     ];
+    let (requests_per_s, declared) = super::scenario::requests_per_s(policy);
     Some(Bill {
+        requests_per_s,
+        load: if declared { "policy" } else { "assumed" },
         currency: crate::units::printable(&prices.currency, 12),
         single: lines.iter().map(|l| l.single).sum(),
         policy: lines.iter().map(|l| l.policy).sum(),

@@ -79,6 +79,9 @@ pub fn run(policy: &Arc<Policy>, ready: &Ready<'_>) -> Vec<Answer> {
         asked: BTreeMap::new(),
         records: BTreeMap::new(),
     };
+    // A test is about the policy: texts of adapters, like admission records, are taken to be there.
+    let targets = policy.live_targets().filter(|t| t.replaces_schema()).map(|t| t.id).collect();
+    driver.input(Ts::ZERO, Input::Adapters { targets });
     for (n, ms) in ready.at_ms.iter().enumerate() {
         driver.put(Ts::from_ms(*ms), Step::Ask(n));
     }
@@ -225,6 +228,7 @@ fn traffic(ready: &Ready<'_>) -> Facts {
         risky_tools: false,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 1_000,
         max_output_tokens: None,
         task: "customer_reply".into(),

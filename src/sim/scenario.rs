@@ -66,11 +66,17 @@ impl Default for Options {
     }
 }
 
+/// Requests per second of all routes together, and whether that is declared and not assumed.
+#[must_use]
+pub fn requests_per_s(policy: &Policy) -> (f64, bool) {
+    let declared: f64 = policy.routes.iter().filter_map(|r| r.peak).map(|p| p.requests_per_s).sum();
+    if declared > 0.0 { (declared, true) } else { (Load::default().per_second, false) }
+}
+
 /// The load of a policy: the peaks its routes declare, else five requests a second.
 #[must_use]
 pub fn load_of(policy: &Policy) -> Load {
-    let declared: f64 = policy.routes.iter().filter_map(|r| r.peak).map(|p| p.requests_per_s).sum();
-    let per_second = if declared > 0.0 { declared } else { Load::default().per_second };
+    let (per_second, _) = requests_per_s(policy);
     Load { per_second, ..Load::default() }
 }
 

@@ -164,11 +164,11 @@ pub struct Merged {
 }
 
 impl History {
-    /// The outages of a name: its incidents of this impact or graver, overlaps merged, inside the bounds.
+    /// The outages of what has these names: its incidents of this impact or graver, overlaps merged, inside the bounds.
     #[must_use]
-    pub fn merged(&self, name: &str, down: Impact) -> Merged {
+    pub fn merged(&self, names: &[&str], down: Impact) -> Merged {
         let mut spans: Vec<(i64, i64)> = Vec::new();
-        let mine = |i: &&Incident| i.target == name && i.impact >= down;
+        let mine = |i: &&Incident| names.contains(&i.target.as_str()) && i.impact >= down;
         let mut all: Vec<(i64, i64)> = self.incidents.iter().filter(mine).map(|i| (i.from_s, i.to_s)).collect();
         all.sort_unstable();
         for (from, to) in all {
@@ -212,16 +212,29 @@ impl History {
         let mut rng = Rng::new(seed ^ 0x7ace);
         let at = |unix_s: i64| Ts::from_s(u64::try_from(unix_s - self.from_s).unwrap_or(0));
         let mut sources = Vec::new();
-        for (name, target) in assigned {
+        for (target, names) in by_target(assigned) {
             let outage = |(from, to): &(i64, i64)| {
                 let effect = Effect::Down(Look::draw(&mut rng));
                 Outage { from: at(*from), to: at(*to), effect }
             };
-            let listed = Listed::new(self.merged(name, down).spans.iter().map(outage).collect());
-            sources.push(Source { targets: vec![*target], kind: Kind::Listed(listed) });
+            let listed = Listed::new(self.merged(&names, down).spans.iter().map(outage).collect());
+            sources.push(Source { targets: vec![target], kind: Kind::Listed(listed) });
         }
         sources
     }
+}
+
+/// The names of each target, in order of appearance.
+#[must_use]
+pub fn by_target(assigned: &[(String, usize)]) -> Vec<(usize, Vec<&str>)> {
+    let mut all: Vec<(usize, Vec<&str>)> = Vec::new();
+    for (name, target) in assigned {
+        match all.iter_mut().find(|(known, _)| known == target) {
+            Some((_, names)) => names.push(name),
+            None => all.push((*target, vec![name])),
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -241,13 +254,13 @@ mod tests {
         // February (29 days) and March (31) of 2024.
         assert_eq!(history.span(), Duration::from_secs(60 * 86_400));
         let minutes = |down| {
-            let spans = history.merged("x", down).spans;
+            let spans = history.merged(&["x"], down).spans;
             spans.iter().map(|(a, b)| (b - a) / 60).collect::<Vec<_>>()
         };
         assert_eq!(minutes(Impact::Minor), [120]);
         assert_eq!(minutes(Impact::Major), [90]);
         assert_eq!(minutes(Impact::None), [120, 1_440]);
-        assert_eq!(history.merged("y", Impact::Major).spans.iter().map(|(a, b)| b - a).sum::<i64>(), 3_600);
+        assert_eq!(history.merged(&["y"], Impact::Major).spans.iter().map(|(a, b)| b - a).sum::<i64>(), 3_600);
     }
 
     #[test]

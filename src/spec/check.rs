@@ -249,7 +249,9 @@ fn key_of(pointer: &str) -> String {
 /// The next step after a wrong type, for the slips that are made often.
 fn type_help(schema: &Value, value: &Value, key: &str, wanted: &str) -> String {
     let kind = schema.get("type").and_then(Value::as_str).unwrap_or("");
+    let timed = schema.pointer("/examples/0").and_then(Value::as_str).is_some_and(|e| duration(e).is_some());
     match (kind, value) {
+        ("string", Value::Number(n)) if timed => names::with_units(key, &n.to_string()),
         ("string", Value::Number(n)) => format!("put it in quotes: `{key}: \"{n}\"`"),
         ("string", Value::Bool(b)) => format!("put it in quotes: `{key}: \"{b}\"`"),
         ("boolean", Value::String(s)) if ["yes", "on", "y"].contains(&s.to_lowercase().as_str()) => {

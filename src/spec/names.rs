@@ -91,6 +91,12 @@ fn split_unit(key: &str) -> (&str, Option<f64>) {
         .unwrap_or((key, None))
 }
 
+/// The next step after a bare number where a time with its unit is wanted: both units that may be meant.
+#[must_use]
+pub fn with_units(key: &str, number: &str) -> String {
+    format!("a time needs its unit: write `{key}: {number}s` or `{key}: {number}m`")
+}
+
 /// A number as a person writes it.
 #[must_use]
 pub fn plain(v: f64) -> String {

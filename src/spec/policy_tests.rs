@@ -14,18 +14,25 @@ pub const POLICY_TESTS_FORMAT: u32 = 1;
 /// Longest history, in steps.
 pub const MAX_STEPS: u32 = 10_000;
 
+// Keys that must be there are demanded by the schema; the type does without them, so that a file that lacks one is still looked
+// at as a whole.
+
 /// A file of policy tests.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "llmfo policy tests")]
 pub struct PolicyTestsFile {
     /// Version of this format.
-    #[schemars(range(min = 1, max = 1))]
+    #[serde(default)]
+    #[schemars(!default, range(min = 1, max = 1))]
     pub format: u32,
     /// The policy, by its path beside this file.
+    #[serde(default)]
+    #[schemars(!default)]
     pub policy: String,
     /// The tests.
-    #[schemars(length(min = 1, max = 1000))]
+    #[serde(default)]
+    #[schemars(!default, length(min = 1, max = 1000))]
     pub tests: Vec<PolicyTest>,
 }
 
@@ -34,8 +41,12 @@ pub struct PolicyTestsFile {
 #[serde(deny_unknown_fields)]
 pub struct PolicyTest {
     /// What it shows.
+    #[serde(default)]
+    #[schemars(!default)]
     pub name: String,
     /// Route of the traffic and of the questions.
+    #[serde(default)]
+    #[schemars(!default)]
     pub route: String,
     /// Length of one step of a series.
     #[serde(default = "a_minute")]
@@ -50,7 +61,8 @@ pub struct PolicyTest {
     #[serde(default)]
     pub health: Option<Named<String>>,
     /// The questions, in any order.
-    #[schemars(length(min = 1, max = 1000))]
+    #[serde(default)]
+    #[schemars(!default, length(min = 1, max = 1000))]
     pub ask: Vec<Question>,
 }
 
@@ -67,6 +79,8 @@ fn one() -> f64 {
 #[serde(deny_unknown_fields)]
 pub struct Question {
     /// When: `12m`, `90s`, `1h30m`, `250ms`.
+    #[serde(default)]
+    #[schemars(!default, example = "12m")]
     pub at: String,
     /// Its intent.
     #[serde(default)]
@@ -96,6 +110,8 @@ pub struct Question {
     #[serde(default)]
     pub expired: bool,
     /// Who answers, by name; or `handoff`, `refused`, `unavailable`, `too_long`.
+    #[serde(default)]
+    #[schemars(!default)]
     pub expect: String,
     /// A named reason that the decision record must hold: why a target was skipped (`open`), how an attempt failed
     /// (`first_token_timeout`), what led to the handoff (`intent`). As `TARGET: REASON` or alone.
@@ -195,12 +211,10 @@ pub fn moment_ms(text: &str) -> Result<u64, String> {
     Ok(total)
 }
 
-/// Reads a file of policy tests.
+/// Reads a file of policy tests. What is wrong in it is left out of it, or empty, and may be looked at but not run.
 #[must_use]
 pub fn read(name: &str, bytes: &[u8]) -> (Option<PolicyTestsFile>, Vec<Diagnostic>, SpannedDoc) {
-    let (file, found, doc) = load::<PolicyTestsFile>(name, bytes, &Limits::DEFAULT);
-    let broken = found.iter().any(Diagnostic::is_error);
-    (file.filter(|_| !broken), found, doc)
+    load::<PolicyTestsFile>(name, bytes, &Limits::DEFAULT)
 }
 
 #[cfg(test)]

@@ -305,7 +305,7 @@ impl Metrics {
         r.register("policy_info", "The policy that runs", m.policy_info.clone());
         r.register(
             "policy_reloads",
-            "Policies offered to a running gateway: taken or refused",
+            "Policies offered to a running gateway: taken, refused, or unchanged",
             m.policy_reloads.clone(),
         );
         let build: Family<BuildLabels, Gauge> = Family::default();
@@ -332,6 +332,11 @@ impl Metrics {
     pub fn policy(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {
         self.policy_is(version, serial, sha256, expires_unix_s);
         self.policy_reloads.get_or_create(&ReloadLabels { result: "taken".to_owned() }).inc();
+    }
+
+    /// A policy was offered that is the one that holds.
+    pub fn policy_unchanged(&self) {
+        self.policy_reloads.get_or_create(&ReloadLabels { result: "unchanged".to_owned() }).inc();
     }
 
     /// A policy was offered and refused.

@@ -61,6 +61,13 @@ impl Term {
         }
     }
 
+    /// Text as it fits on the terminal that stderr is; unchanged where it is none, as what reads it there looks for whole lines.
+    #[must_use]
+    pub fn wrapped_err(&self, text: &str) -> String {
+        let width = self.width.or_else(|| columns_of(std::io::stderr()));
+        if self.err_tty { table::wrap(text, width) } else { text.to_owned() }
+    }
+
     /// Writes progress and hints to stderr. Where that fails there is nobody to tell, and the work goes on.
     pub fn err(&self, text: &str) {
         let _ = write_all(&mut std::io::stderr().lock(), text);
@@ -69,7 +76,11 @@ impl Term {
 
 /// Columns of the terminal that stdout is; none if it does not say.
 fn columns() -> Option<u16> {
-    rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
+    columns_of(std::io::stdout())
+}
+
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<u16> {
+    rustix::termios::tcgetwinsize(stream).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
 }
 
 #[expect(clippy::exit, reason = "nobody can be told any more: what stdout was for is lost or no longer wanted")]
@@ -83,4 +94,19 @@ fn write_all(to: &mut impl Write, text: &str) -> std::io::Result<()> {
         to.write_all(b"\n")?;
     }
     to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_on_a_terminal_fits_it_and_elsewhere_keeps_its_lines() {
+        let line = format!("breaking {} (outage)", ["region-1.local-a"; 12].join(", "));
+        let term = |err_tty| Term { out_tty: err_tty, err_tty, out_color: false, err_color: false, width: Some(80) };
+        let said = term(true).wrapped_err(&line);
+        assert!(said.lines().count() > 2 && said.lines().all(|l| l.chars().count() <= 80), "{said}");
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>(), line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(term(false).wrapped_err(&line), line);
+    }
 }

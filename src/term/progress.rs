@@ -25,7 +25,7 @@ impl Progress {
     pub fn new(term: Term, quiet: bool) -> Progress {
         let bar = (term.err_tty && !quiet).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
                 bar.set_style(style);
             }
             bar.enable_steady_tick(TICK);
@@ -50,7 +50,7 @@ impl Progress {
             return;
         }
         match &self.bar {
-            Some(bar) => bar.suspend(|| self.term.err(line)),
+            Some(bar) => bar.suspend(|| self.term.err(&self.term.wrapped_err(line))),
             None => self.term.err(line),
         }
     }

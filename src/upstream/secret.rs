@@ -1,10 +1,12 @@
 //! Secrets: read once at start from where the policy says, never printed.
 
 use std::fmt;
+use std::path::Path;
 
 use http::HeaderValue;
 
 use crate::error::{Expected, Result};
+use crate::files;
 use crate::policy::SecretRef;
 
 /// A secret's value. It has no `Display`, and its `Debug` shows nothing.
@@ -74,11 +76,8 @@ pub fn read_secret(target: &str, from: &SecretRef) -> Result<Secret> {
                     "check the path under `credentials` and who may read it",
                 )
             };
-            let meta = std::fs::metadata(path).map_err(|e| cannot(e.to_string()))?;
-            if meta.len() > SECRET_BYTES_MAX {
-                return Err(cannot(format!("{} bytes are too many for a secret", meta.len())));
-            }
-            let bytes = std::fs::read(path).map_err(|e| cannot(e.to_string()))?;
+            // A pipe that nobody writes to would keep a start, or a reload, waiting for ever.
+            let bytes = files::bytes_of_file(Path::new(path), SECRET_BYTES_MAX).map_err(cannot)?;
             let value = String::from_utf8(bytes).map_err(|_| illegal(target, &place))?;
             (place, value)
         }
@@ -133,6 +132,25 @@ mod tests {
         let e = read_secret("b", &SecretRef::Env("LLMFO_TEST_NOT_SET_ANYWHERE".into())).unwrap_err();
         assert!(e.what.contains("target b") && e.what.contains("LLMFO_TEST_NOT_SET_ANYWHERE"));
         assert!(read_secret("b", &SecretRef::File("/nowhere/at/all".into())).unwrap_err().what.contains("/nowhere"));
+    }
+
+    /// Each of these would wait for ever, or fill the memory, if it was read as a file.
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let long = dir.path().join("long");
+        std::fs::write(&long, "x".repeat(64 * 1024 + 1)).unwrap();
+        for (path, why) in [
+            (pipe.display().to_string(), "it is a pipe"),
+            (dir.path().display().to_string(), "it is a folder"),
+            ("/dev/zero".to_owned(), "it is no file"),
+            (long.display().to_string(), "it is longer than 65536 bytes"),
+        ] {
+            let e = read_secret("vendor-x", &SecretRef::File(path.clone())).unwrap_err();
+            assert!(e.what.contains(&path) && e.what.ends_with(why) && e.exit == Exit::Usage, "{e}");
+        }
     }
 
     #[test]

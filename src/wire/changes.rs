@@ -15,6 +15,8 @@ pub struct Changes<'a> {
     pub withhold: Option<Withheld<'a>>,
     /// Ask for no more output tokens than this.
     pub max_output_tokens: Option<u64>,
+    /// This text, with the schema in its place, is what asks for the schema: the parameter goes.
+    pub schema_by: Option<&'a str>,
     /// What the target calls that limit, where the request has none of its own (`max_tokens`, `max_completion_tokens`).
     pub limit_name: &'a str,
 }
@@ -25,6 +27,7 @@ impl std::fmt::Debug for Changes<'_> {
         f.debug_struct("Changes")
             .field("withhold", &withhold)
             .field("max_output_tokens", &self.max_output_tokens)
+            .field("adapted", &self.schema_by.is_some())
             .finish()
     }
 }

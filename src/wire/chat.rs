@@ -10,7 +10,7 @@ use super::changes::Changes;
 use super::mask::Masked;
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
-use super::{json, kinds, rewrite};
+use super::{adapt, json, kinds, rewrite};
 
 /// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
 pub const MAX_DEPTH: usize = 128;
@@ -41,6 +41,9 @@ pub struct ChatRequest {
     tool_members: Vec<usize>,
     messages_at: Option<Range<usize>>,
     schema_at: Option<Range<usize>>,
+    /// `response_format` among the members.
+    format_member: Option<usize>,
+    strict_tools: bool,
     names_at: Option<Range<usize>>,
     /// `model`: a route's name.
     pub model: String,
@@ -143,6 +146,8 @@ impl ChatRequest {
             tool_members: read.tool_members,
             messages_at: read.messages_at,
             schema_at: read.schema_at,
+            format_member: read.format_member,
+            strict_tools: read.strict_tools,
             names_at: read.names_at,
             model,
             stream: read.stream,
@@ -223,6 +228,10 @@ impl ChatRequest {
                 members.map(|(n, k, v)| (n, self.text_at(Some(k)), v.start, self.text_at(Some(v)))).collect();
             drop = super::changes::withhold(&members, withheld, &mut splices);
         }
+        if let Some(text) = changes.schema_by {
+            splices.extend(adapt::ask(self.text(), self.messages_text(), text, self.text_at(self.schema_at.as_ref())));
+            drop.extend(self.format_member);
+        }
         if let Some(cap) = changes.max_output_tokens {
             let members = self
                 .spans
@@ -265,6 +274,15 @@ impl ChatRequest {
         serde_json::from_str(self.text_at(self.schema_at.as_ref())).ok()
     }
 
+    /// A prompt can ask for what it demands of its answer's form: the schema is the only demand, and there is a place for the
+    /// prompt.
+    #[must_use]
+    pub fn adaptable(&self) -> bool {
+        self.schema_at.is_some()
+            && !self.strict_tools
+            && adapt::ask(self.text(), self.messages_text(), "", "").is_some()
+    }
+
     /// The body as a text.
     pub(super) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or_default()
@@ -304,6 +322,8 @@ struct Reading {
     images: bool,
     json_schema: bool,
     strict_schema: bool,
+    strict_tools: bool,
+    format_member: Option<usize>,
     json_text: bool,
     user_messages: u32,
     tool_results: u32,
@@ -388,7 +408,10 @@ impl Reading {
                 });
             }
             "tool_choice" | "parallel_tool_calls" | "function_call" => self.tool_members.push(place),
-            "response_format" => self.response_format(body, m.value),
+            "response_format" => {
+                self.format_member = Some(place);
+                self.response_format(body, m.value);
+            }
             "metadata" => self.metadata(body, place, m.value),
             _ => {
                 self.messages_at = json::place(body, m.value);
@@ -409,7 +432,7 @@ impl Reading {
         json::members(function, |m| match m.key().as_ref() {
             "name" if self.tools.len() == MAX_TOOLS => self.too_many = Some("tools"),
             "name" => self.tools.extend(json::filled_text(m.value)),
-            "strict" => self.strict_schema |= m.value == "true",
+            "strict" if m.value == "true" => (self.strict_schema, self.strict_tools) = (true, true),
             _ => {}
         });
     }

@@ -2,6 +2,7 @@
 //! assembly, error shapes. How a stream is relayed is told in `docs/streams.md`.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod adapt;
 pub mod answer;
 pub mod changes;
 pub mod chat;
@@ -19,6 +20,7 @@ pub mod stamp;
 pub mod stream;
 pub mod toolcall;
 
+pub use adapt::SCHEMA_PLACE;
 pub use answer::{AnswerChoice, AnswerFacts, Transcript, read_answer};
 pub use chat::{BadRequest, ChatRequest};
 pub use error::ErrorObject;

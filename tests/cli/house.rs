@@ -22,8 +22,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("measure", &[]),
     ("event", &[]),
     ("telemetry", &["event", "measure"]),
-    ("upstream", &["wire", "policy"]),
-    ("gateway", &["router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"]),
+    ("upstream", &["files", "wire", "policy"]),
+    (
+        "gateway",
+        &["files", "router", "wire", "check", "event", "telemetry", "upstream", "policy", "spec", "lint", "diag"],
+    ),
     ("fault", &["wire"]),
     ("load", &["wire", "upstream", "spec", "measure"]),
     ("lab", &["wire", "fault", "load", "policy", "spec", "measure"]),

@@ -16,6 +16,53 @@ fn said(args: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), String::from_utf8(out.stderr).unwrap())
 }
 
+/// What people give by mistake: one sentence what it is and one what reads it, not a list of the keys that it lacks.
+#[test]
+fn what_is_no_policy_at_all_is_known_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let summary =
+        put("summary.json", r#"{"format":1,"drill":"region-outage","verdict":"PASS","findings":[],"promises":{}}"#);
+    let record = put(
+        "b@p1.json",
+        r#"{"format":1,"group":"g","target":"b","model":"m","prompt_version":"p1","verdict":"eligible"}"#,
+    );
+    let golden = put("golden.yaml", "name: support\ncases:\n  - { ask: hi, expect: hello }\n");
+    let result = put("result.json", r#"{"format":1,"scenario":"dual-channel","trace_hash":"00","policy":{}}"#);
+    let prices = "examples/prices.yaml";
+    for (args, is, step) in [
+        (
+            vec!["validate", prices],
+            "is a list of prices; a policy is needed",
+            "llmfo simulate --prices examples/prices.yaml",
+        ),
+        (vec!["validate", &summary], "is the summary of a drill; a policy is needed", "report.md"),
+        (
+            vec!["validate", &record],
+            "is an admission record; a policy is needed",
+            "`llmfo serve` reads it from evidence/",
+        ),
+        (vec!["validate", &golden], "is a golden set; a policy is needed", "`golden_set` of a group"),
+        (vec!["validate", &result], "is the result of a simulation", "llmfo simulate --format json"),
+        (vec!["validate", "--tests", prices], "is a list of prices; a file of tests", "simulate --prices"),
+        (vec!["serve", "--policy", &record], "is an admission record; a policy is needed", "evidence/"),
+        (vec!["drill", "run", prices], "is a list of prices; a drill is needed", "simulate --prices"),
+        (
+            vec!["simulate", "dual-channel", "--prices", "policies/support.yaml"],
+            "is a policy; a list of prices is needed",
+            "llmfo serve --policy",
+        ),
+    ] {
+        let (code, said) = said(&args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(is) && said.contains(step), "{args:?}: {said}");
+        assert!(said.lines().filter(|l| !l.starts_with("checking ")).count() <= 2, "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn every_command_knows_the_type_that_it_was_given() {
     let (policy, drill, tests) = ("policies/support.yaml", "drills/region-outage.yaml", "policies/tests/support.yaml");

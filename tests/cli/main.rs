@@ -22,3 +22,5 @@ mod serve_tls;
 mod simulate;
 #[cfg(test)]
 mod validate;
+#[cfg(test)]
+mod width;

@@ -100,6 +100,28 @@ fn mistakes_are_found_at_their_place_all_together() {
 }
 
 #[test]
+fn a_time_without_its_unit_is_told_how_to_write_it_and_hides_no_other_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    for at in ["30", "\"30\""] {
+        let ask = format!("{{ at: {at}, expect: local-bb }}, {{ at: 1m, expect: local-cc }}");
+        let o = run(dir.path(), &file("local-x: up x5", &ask), &[]);
+        assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+        for words in ["`at: 30s` or `at: 30m`", "local-bb", "local-cc", "local-x", "4 errors"] {
+            assert!(said(&o).contains(words), "{words}: {}", said(&o));
+        }
+    }
+    // What is missing, or of a wrong type, is one finding, and hides none either.
+    let tests =
+        file("local-a: 5", "{ at: 1m, expect: 3 }, { expect: local-bb }").replace("    route: support-chat\n", "");
+    let o = run(dir.path(), &tests, &[]);
+    for words in
+        ["`tests[0].health.local-a`", "`tests[0].ask[0].expect`", "key `route`", "key `at`", "local-bb", "5 errors"]
+    {
+        assert!(said(&o).contains(words), "{words}: {}", said(&o));
+    }
+}
+
+#[test]
 fn a_file_of_tests_given_as_a_policy_is_known_as_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("t.yaml"), file("local-a: up", "{ at: 5m, expect: local-a }")).unwrap();

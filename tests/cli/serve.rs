@@ -21,7 +21,7 @@ pub fn policy(provider: SocketAddr, more: &str) -> String {
 
 /// One of its settings is read and not enforced yet.
 fn unenforced() -> String {
-    policy(nowhere(), "").replace("    data: none\n", "    data: none\n    keep_alive_ms: 500\n")
+    format!("{}breaker: {{ probe: golden }}\n", policy(nowhere(), ""))
 }
 
 fn nowhere() -> SocketAddr {
@@ -144,6 +144,21 @@ fn what_must_not_be_served_is_refused_with_the_reason() {
     assert!(said.contains("fallbcak") && said.contains("p.yaml:8"), "{said}");
 }
 
+/// A gateway started twice: its port is what is heard of, and only who takes another port hears of the ledger.
+#[test]
+fn a_second_gateway_hears_of_the_port_first() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(nowhere(), ""));
+    let first = Served::start(dir.path(), &["--ledger", "l.redb"]);
+    let listen = first.address("listen").to_string();
+    let (code, said) = refused(dir.path(), &["--listen", &listen, "--ledger", "l.redb", "--journal", "j.jsonl"], &[]);
+    assert!(code == Some(3) && said.contains(&format!("--listen {listen} cannot be bound")), "{code:?} {said}");
+    assert!(said.contains("choose another port") && !said.contains("ledger"), "{said}");
+    assert!(!dir.path().join("j.jsonl").exists(), "nothing was begun");
+    let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0", "--ledger", "l.redb"], &[]);
+    assert!(code == Some(3) && said.contains("in use by another gateway") && said.contains("--ledger FILE"), "{said}");
+}
+
 #[test]
 fn an_unusable_credential_stops_it_at_start_by_name_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -252,14 +267,17 @@ fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
     write(&dir, &policy(closed, ""));
     let mut served = Served::start(dir.path(), &["--exit-with-stdin"]);
     let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    let mut ids = Vec::new();
     for _ in 0..3 {
         let mut stream = TcpStream::connect(served.address("listen")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
-        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let more = "x-llmfo-conversation: conv-7\r\nx-llmfo-turn: 1";
+        write!(stream, "{head}\r\n{more}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut all = String::new();
         stream.read_to_string(&mut all).unwrap();
         assert!(all.starts_with("HTTP/1.1 503"), "{all}");
+        ids.extend(all.lines().find_map(|l| l.strip_prefix("x-llmfo-request-id: ")).map(str::to_owned));
     }
     drop(served.child.stdin.take());
     served.wait();
@@ -271,9 +289,22 @@ fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
     };
     let failed = warned("attempt failed");
     assert_eq!(failed.len(), 1, "{said}");
-    assert!(failed[0]["target"].is_string() && failed[0]["reason"] == "refused", "{failed:?}");
+    assert!(failed[0]["target"] == "a" && failed[0]["reason"] == "refused", "the target's name: {failed:?}");
     assert_eq!(warned("target takes no traffic").len(), 1, "three in a row trip its breaker: {said}");
-    assert_eq!(warned("customer handed to a human").len(), 1, "{said}");
+    let handed = warned("customer handed to a human");
+    assert_eq!(handed.len(), 1, "{said}");
+    for line in [&failed[0], &handed[0]] {
+        assert_eq!((&line["request"], &line["conversation"]), (&ids[0].as_str().into(), &"conv-7".into()), "{line}");
+    }
+    assert!(!said.contains("None") && !said.contains("Some("), "no line shows how a value is built: {said}");
+    let lines = || said.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let told: Vec<String> = lines().filter_map(|v| v.get("total_ms").map(Value::to_string)).collect();
+    assert_eq!(told.len(), 3, "{said}");
+    let decimals = |n: &String| n.split_once('.').map_or(0, |(_, d)| d.len());
+    assert!(told.iter().all(|n| decimals(n) <= 3), "{told:?}");
+    let stopped: Vec<Value> = lines().filter(|v| v["message"] == "stopped").collect();
+    assert_eq!(stopped.len(), 1, "{said}");
+    assert_eq!((&stopped[0]["why"], &stopped[0]["cut"]), (&"standard input has ended".into(), &0.into()), "{said}");
 }
 
 #[test]
@@ -285,7 +316,7 @@ fn verbose_names_every_setting_that_is_not_enforced() {
     served.wait();
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: routes.chat.keep_alive_ms"), "{said}");
+    assert!(said.contains("not enforced yet: breaker.probe"), "{said}");
 }
 
 #[test]
@@ -417,9 +448,17 @@ fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
         assert!(holds(), "the one before goes on");
         until("an alert", &|| std::fs::read_to_string(&journal).unwrap_or_default().contains(why));
     }
+    // The same file is no other policy, though keys and records are read again.
+    write(&dir, &version(6));
+    served.signal(Signal::HUP);
+    until("it is as before", &|| count("unchanged") == 1);
     assert_eq!(count("taken"), 1);
     served.signal(Signal::TERM);
     assert_eq!(served.wait().0, Some(0));
+    let mut said = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("nothing changed") && !said.contains("None"), "{said}");
+    assert_eq!(std::fs::read_to_string(&journal).unwrap().matches("\"policy_replaced\"").count(), 1);
     write(&dir, &version(6));
     let mut served = Served::start(dir.path(), &["--allow-rollback"]);
     let admin = served.address("admin");
@@ -464,6 +503,31 @@ fn orders_are_given_by_command_and_faults_by_the_environment() {
     served.wait();
     let (code, said) = ctl(&["list"]);
     assert!(code == Some(3) && said.contains("LLMFO_ADMIN"), "{said}");
+}
+
+/// A proxy in the environment would see prompts and keys, and its failures would look like a provider's.
+#[test]
+fn b120_a_proxy_in_the_environment_is_not_used() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let provider = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(provider.local_addr().unwrap(), ""));
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+    let mut command = serve(dir.path(), &[]);
+    command.envs(names.map(|name| (name, url.as_str()))).env_remove("NO_PROXY").env_remove("no_proxy");
+    let served = Served::of(command, &["--policy", "policies/p.yaml"]);
+    let _asked = ask(&served);
+    // The provider is dialled itself.
+    provider.accept().unwrap();
+    // And commands that talk to the gateway do it themselves too.
+    let admin = served.address("admin").to_string();
+    let mut list = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    list.args(["ctl", "list", "--admin", &admin]).envs(names.map(|name| (name, url.as_str())));
+    let out = list.output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(proxy.accept().is_err(), "somebody dialled the proxy");
 }
 
 #[test]
@@ -543,6 +607,16 @@ fn a_signal_drains_and_a_second_one_ends_it_at_once() {
     client.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("HTTP/1.1 503") && said.contains("shutting_down"), "{said}");
 
+    let said = |served: &mut Served| -> Vec<Value> {
+        let mut all = String::new();
+        served.child.stderr.take().unwrap().read_to_string(&mut all).unwrap();
+        all.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()).collect()
+    };
+    let lines = said(&mut drained);
+    let line = lines.iter().find(|v| v["message"] == "stopped").unwrap_or_else(|| panic!("{lines:?}"));
+    assert_eq!((&line["why"], &line["finished"], &line["cut"]), (&"SIGINT".into(), &0.into(), &1.into()), "{line}");
+    assert!(line["level"] == "WARN" && line["drain_ms"].as_f64().unwrap() >= 1_000.0, "{line}");
+
     let mut twice = Served::start(dir.path(), &["--drain-s", "60"]);
     let _client = ask(&twice);
     twice.signal(rustix::process::Signal::TERM);
@@ -554,4 +628,7 @@ fn a_signal_drains_and_a_second_one_ends_it_at_once() {
     let (code, took) = twice.wait();
     assert_eq!(code, Some(143));
     assert!(took < Duration::from_secs(3), "{took:?}");
+    let lines = said(&mut twice);
+    let line = lines.iter().find(|v| v["message"] == "stopped at once: a second signal came");
+    assert_eq!(line.map(|v| (&v["why"], &v["open"])), Some((&"SIGTERM".into(), &1.into())), "{lines:?}");
 }

@@ -28,7 +28,7 @@ fn hang() {
 }
 
 #[test]
-fn bypass() {
+fn b131_bypass() {
     judged("bypass", "region-outage", 5, "INVALID", "fault_bypassed");
 }
 

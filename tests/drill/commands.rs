@@ -64,6 +64,10 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     };
     assert_eq!(run(&["--lab", "http://127.0.0.1:1"]).status.code(), Some(3));
     assert!(!dir.path().join("reports").exists());
+    // Also where a process of its own has said why, which the error repeats.
+    let out = run(&["--toxiproxy", "http://127.0.0.1:1"]);
+    assert!(out.status.code() == Some(3) && text(&out.stderr).contains("refused"), "{}", text(&out.stderr));
+    assert!(!dir.path().join("reports").exists());
     std::fs::create_dir(dir.path().join("out")).unwrap();
     std::fs::write(dir.path().join("out/summary.json"), "{}").unwrap();
     let out = run(&["--report", "out"]);

@@ -33,6 +33,22 @@ fn ctrl_c_in_mid_outage_restores_reports_and_leaves_nothing() {
     assert_eq!((exit, text.lines().last()), (130, Some("ABORTED")), "{text}");
     assert_eq!((summary["verdict"].as_str(), summary["cleanup"].as_str()), (Some("ABORTED"), Some("clean")));
     assert_eq!(summary["aborted"]["by"], "interrupted");
+    // What was restored, where the report is and what to do next; no rows of half a run.
+    assert!(text.lines().count() <= 10, "{text}");
+    for words in [
+        "restored: region-1.",
+        "clean-up clean",
+        "report: ",
+        "again: llmfo drill run",
+        "why: interrupted: Ctrl-C",
+        "next: ",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(
+        (summary["proposals"].as_array().map(Vec::len), summary["why"].as_array().map(Vec::len)),
+        (Some(0), Some(2))
+    );
     let wal = std::fs::read_to_string(dir.path().join("report/wal.jsonl")).unwrap();
     assert!(wal.lines().last().unwrap().contains("restored"), "{wal}");
     until("its children are gone", Duration::from_secs(10), || children.iter().all(|c| !alive(*c)));

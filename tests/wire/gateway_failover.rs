@@ -537,6 +537,38 @@ fn when_all_fail_the_reply_is_an_honest_handoff() {
 }
 
 #[test]
+fn b049_nothing_is_sent_before_an_attempt_is_accepted() {
+    let errors = [
+        ("429 Too Many Requests", r#"{"error":{"message":"slow down","type":"rate_limit"}}"#),
+        ("401 Unauthorized", r#"{"error":{"message":"bad key","code":"invalid_api_key"}}"#),
+        ("500 Oops", r#"{"error":{"message":"boom"}}"#),
+    ];
+    for (line, says) in errors {
+        let (a, b) = (Mock::start(mock::status(line, says)), Mock::start(good("bravo")));
+        let alone = Rig::new(&[("a", a.address)]);
+        let got = alone.stream();
+        assert_eq!((got.status, got.end), (503, End::Proper), "{line}: {}", got.text());
+        assert!(got.header("content-type").unwrap().starts_with("application/json"), "{line}");
+        assert_eq!(got.json()["error"]["type"], "handoff", "{line}");
+        assert_eq!(a.asked(), 1, "{line}");
+        let both = Rig::new(&[("a", a.address), ("b", b.address)]);
+        assert_eq!(both.stream().content(), "bravo one two", "{line}");
+    }
+}
+
+#[test]
+fn b108_one_target_that_is_down_does_not_make_the_gateway_unready() {
+    let (a, b) = (Mock::start(good("alpha")), Mock::start(good("bravo")));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let rig = Rig::new(&[("a", a.address), ("b", b.address), ("c", nobody)]);
+    rig.eventually("readiness", || (http::get(rig.admin, "/readyz").status == 200).then_some(()));
+    a.play(mock::status("503 Down", "{}"));
+    assert_eq!(rig.stream().content(), "bravo one two");
+    let ready = http::get(rig.admin, "/readyz");
+    assert_eq!(ready.status, 200, "{}", ready.text());
+}
+
+#[test]
 fn a_mistake_of_the_caller_is_returned_and_tried_nowhere_else() {
     let a = Mock::start(mock::status(
         "422 Unprocessable",

@@ -185,7 +185,7 @@ fn readiness_does_not_rest_on_hope() {
 }
 
 #[test]
-fn a_client_that_does_not_read_bounds_its_memory_and_is_given_up() {
+fn b153_a_client_that_does_not_read_bounds_its_memory_and_is_given_up() {
     let a = Mock::start(|_, w| {
         w.stream_head();
         let event = format!("data: {}\n\n", text_chunk(&"x".repeat(16 * 1024)));
@@ -260,7 +260,7 @@ fn chunks_are_forwarded_as_they_come() {
 }
 
 #[test]
-fn stopping_lets_open_streams_finish() {
+fn b157_stopping_lets_open_streams_finish() {
     let a = Mock::start(|_, w| {
         w.stream_head();
         w.event(text_chunk("first"));
@@ -293,7 +293,7 @@ fn stopping_lets_open_streams_finish() {
 }
 
 #[test]
-fn stopping_cuts_what_does_not_end_with_an_error_event() {
+fn b157_stopping_cuts_what_does_not_end_with_an_error_event() {
     let a = Mock::start(|_, w| {
         w.stream_head();
         for _ in 0..200 {

@@ -259,6 +259,13 @@ fn the_emergency_mode_is_an_order_too() {
     assert_eq!(summary(), 200);
     assert_eq!(order(&rig, "POST", "/orders/emergency?for_s=60", Some("region lost")).status, 200);
     assert_eq!((rig.snapshot()["emergency"].as_bool(), summary(), rig.stream().status), (Some(true), 503, 200));
+    // Whoever is refused hears why, without the operator's words.
+    let refused = http::chat(rig.listen, &body(true), &[("x-llmfo-task", "summary")]);
+    let error = &refused.json()["error"];
+    assert_eq!((&error["type"], &error["code"]), (&"overloaded".into(), &"no_target_available".into()));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("an operator has ordered the emergency mode"), "{message}");
+    assert!(!message.contains("customers wait") && !refused.text().contains("region lost"), "{message}");
     assert_eq!(order(&rig, "DELETE", "/orders/emergency", Some("over")).status, 200);
     assert_eq!((rig.snapshot()["emergency"].as_bool(), summary()), (Some(false), 200));
 }

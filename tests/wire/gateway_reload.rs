@@ -26,7 +26,7 @@ fn held(go: &Arc<AtomicBool>) -> impl Fn(&Seen, &mut Wire) -> Then + Send + Sync
 }
 
 #[test]
-fn a_stream_under_way_ends_at_its_old_target_and_new_requests_go_by_the_new_policy() {
+fn b117_a_stream_under_way_ends_at_its_old_target_and_new_requests_go_by_the_new_policy() {
     let go = Arc::new(AtomicBool::new(false));
     let (old, new) = (Mock::start(held(&go)), Mock::start(good("new")));
     let mut rig = Rig::new(&[("old", old.address)]);
@@ -59,7 +59,7 @@ fn a_stream_under_way_ends_at_its_old_target_and_new_requests_go_by_the_new_poli
 }
 
 #[test]
-fn what_is_known_of_a_target_outlives_the_policy_that_it_was_learned_under() {
+fn b117_what_is_known_of_a_target_outlives_the_policy_that_it_was_learned_under() {
     let (bad, well) = (Mock::start(status("503 Service Unavailable", "{}")), Mock::start(good("well")));
     let both = [("bad", bad.address), ("well", well.address)];
     let mut rig = Rig::new(&both);

@@ -10,6 +10,13 @@ use serde_json::Value;
 use crate::gateway::{Change, Rig, policy};
 use crate::mock::{Mock, good, status};
 
+/// A record as it is shown: with durations that people read.
+fn told(record: &llmfo::router::decision::DecisionRecord) -> Value {
+    let mut value = serde_json::to_value(record).unwrap();
+    llmfo::units::told_durations(&mut value);
+    value
+}
+
 #[test]
 fn an_input_journal_replays_to_the_same_decisions() {
     let a = Mock::start(status("503 Service Unavailable", ""));
@@ -41,7 +48,7 @@ fn an_input_journal_replays_to_the_same_decisions() {
         let mut records = Vec::new();
         replay(&mut engine, entries, |_, output| {
             if let Output::Done { record, .. } = output {
-                records.push(serde_json::to_value(record).unwrap());
+                records.push(told(&record));
             }
         });
         records
@@ -101,7 +108,7 @@ fn what_the_ledger_knew_and_heard_replays_too_and_no_argument_of_a_call_is_in_it
             let mut records = Vec::new();
             replay(&mut engine, lines.map(|line| serde_json::from_str::<Entry>(line).unwrap()), |_, output| {
                 if let Output::Done { record, .. } = output {
-                    records.push(serde_json::to_value(record).unwrap());
+                    records.push(told(&record));
                 }
             });
             if records.len() == decided.len() || start.elapsed() > Duration::from_secs(10) {

@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod certs;
 #[cfg(test)]
+mod failover_table;
+#[cfg(test)]
 mod gateway;
+#[cfg(test)]
+mod gateway_adapters;
 #[cfg(test)]
 mod gateway_bodies;
 #[cfg(test)]
@@ -22,6 +26,8 @@ mod gateway_failover;
 mod gateway_http2;
 #[cfg(test)]
 mod gateway_inband;
+#[cfg(test)]
+mod gateway_keep_alive;
 #[cfg(test)]
 mod gateway_leave;
 #[cfg(test)]

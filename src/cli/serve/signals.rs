@@ -9,8 +9,8 @@ use crate::exit::Exit;
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Stop; the exit code of a process that the signal itself ended.
-    Stop(Exit),
+    /// Stop; the exit code of a process that the signal itself ended, and which it was.
+    Stop(Exit, &'static str),
     /// Read the policy again.
     Reload,
 }
@@ -45,21 +45,21 @@ impl Signals {
     /// The next one.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.term.recv() => Asked::Stop(Exit::Terminated),
-            _ = self.int.recv() => Asked::Stop(Exit::Interrupted),
+            _ = self.term.recv() => Asked::Stop(Exit::Terminated, "SIGTERM"),
+            _ = self.int.recv() => Asked::Stop(Exit::Interrupted, "SIGINT"),
             () = recv(&mut self.hup) => {
                 // A terminal that has hung up is none any more.
                 let gone = self.had_terminal && !std::io::stdin().is_terminal();
-                if gone { Asked::Stop(Exit::Terminated) } else { Asked::Reload }
+                if gone { Asked::Stop(Exit::Terminated, "the terminal was closed") } else { Asked::Reload }
             }
-            () = recv(&mut self.quit) => Asked::Stop(Exit::Terminated),
+            () = recv(&mut self.quit) => Asked::Stop(Exit::Terminated, "SIGQUIT"),
         }
     }
 
     /// The next one that asks to stop.
     pub(super) async fn stop(&mut self) -> Exit {
         loop {
-            if let Asked::Stop(exit) = self.next().await {
+            if let Asked::Stop(exit, _) = self.next().await {
                 return exit;
             }
         }

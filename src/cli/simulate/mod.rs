@@ -22,6 +22,7 @@ use crate::sim::scenario::{self, ceiling_by_hand};
 use crate::sim::swarm::{self, Swarm};
 use crate::sim::{Progress as SimProgress, run as run_setup};
 use crate::term::progress::Progress;
+use crate::term::table::wrap;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,7 +100,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "major", requires = "trace")]
     pub down: Down,
     /// Which target stands for a name of the history. Without it a target's own name stands for that target, and others take the
-    /// policy's targets in order of appearance.
+    /// policy's targets in order of appearance. Names of one target are merged: it is down while any of them is.
     #[arg(long, value_name = "NAME=TARGET", requires = "trace")]
     pub map: Vec<String>,
     /// Run so many seeds that draw policies, worlds and outages as well, and check every promise.
@@ -192,7 +193,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),
-        Format::Text if global.quiet => global.term.out(&text::verdict(&args, &report)),
+        Format::Text if global.quiet => global.term.out(&text::verdict(global, &args, &report)),
         Format::Text => global.term.out(&text::text(global, &args, &report)),
     }
     Ok(exit_of(&report))
@@ -222,6 +223,8 @@ fn swarm(global: &Global, args: &Args, seeds: u64, stop: &Stop) -> Result<Exit> 
     done.requests_per_s = (elapsed_s > 0.0).then(|| done.requests as f64 / elapsed_s);
     global.term.out(&match args.format {
         Format::Json => serde_json::to_string_pretty(&done).unwrap_or_default() + "\n",
+        // A policy and commands to be copied stay whole.
+        Format::Text if done.failed.is_empty() => wrap(&done.text(), global.term.width) + "\n",
         Format::Text => done.text(),
     });
     Ok(if done.failed.is_empty() { Exit::Good } else { Exit::Verdict })
@@ -244,7 +247,10 @@ fn list(global: &Global, format: Format) -> Exit {
                 scenario::ALL.iter().map(|s| json!({ "name": s.name, "description": s.about })).collect();
             serde_json::to_string_pretty(&rows).unwrap_or_default() + "\n"
         }
-        Format::Text => scenario::ALL.iter().map(|s| format!("{:<14} {}\n", s.name, s.about)).collect(),
+        Format::Text => {
+            let lines: Vec<String> = scenario::ALL.iter().map(|s| format!("{:<14} {}", s.name, s.about)).collect();
+            wrap(&lines.join("\n"), global.term.width) + "\n"
+        }
     });
     Exit::Good
 }

@@ -99,7 +99,11 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
     let hint = "it is a YAML file with the keys of examples/prices.yaml";
     let text =
         files::text(path, PRICES_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
-    cost::read(&text).map_err(|e| Expected::usage(format!("{shown}: {e}"), hint))
+    cost::read(&text).map_err(|e| {
+        let (doc, _) = crate::spec::document::read(&shown, text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
+        let other = policy_file::of_kind(Kind::Prices, &doc, &shown).err();
+        other.unwrap_or_else(|| Expected::usage(format!("{shown}: {e}"), hint))
+    })
 }
 
 fn load(path: &Path) -> Result<Policy> {
@@ -149,17 +153,12 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
             let what = format!("--map says twice what {} stands for", printable(name, 60));
             return Err(Expected::usage(what, "give each name once"));
         }
-        if map.iter().any(|(other, at)| other != name && *at == id) {
-            let what = format!("--map lets two names stand for {}", printable(target, 60));
-            return Err(Expected::usage(what, "give each name a target of its own"));
-        }
         map.insert(name.to_owned(), id);
     }
     // A name that is a target's own stands for that target, if nobody said otherwise.
     for name in &history.names {
         if let Some(own) = policy.target_named(name).map(|t| usize::from(t.id.0))
             && !map.contains_key(name)
-            && !map.values().any(|taken| *taken == own)
         {
             map.insert(name.clone(), own);
         }
@@ -171,10 +170,10 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
                 history.names.len(),
                 policy.targets.len()
             ),
-            "leave lines out of the history, or name a policy with more targets",
+            "lay names of one target together with --map, leave lines out of the history, or name a policy with more targets",
         )
     })?;
-    if assigned.iter().all(|(name, _)| history.merged(name, impact(args.down)).spans.is_empty()) {
+    if assigned.iter().all(|(name, _)| history.merged(&[name], impact(args.down)).spans.is_empty()) {
         return Err(Expected::nothing(format!("{shown} has no outage of this impact or graver"), "try --down minor"));
     }
     Ok((history, assigned))
@@ -209,8 +208,13 @@ pub(super) fn setup_of(args: &Args, plan: &Plan, seed: u64) -> Setup {
 pub(super) fn notes(plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some((_, assigned)) = &plan.history {
-        let names: Vec<String> =
-            assigned.iter().map(|(name, target)| format!("{name} = {}", plan.policy.targets[*target].name)).collect();
+        let names: Vec<String> = trace::by_target(assigned)
+            .into_iter()
+            .map(|(target, names)| {
+                let merged = if names.len() > 1 { " (merged)" } else { "" };
+                format!("{} = {}{merged}", names.join(" + "), plan.policy.targets[target].name)
+            })
+            .collect();
         notes.push(format!("the history stands for: {}", names.join(", ")));
         let without = plan.policy.targets.iter().filter(|t| !assigned.iter().any(|(_, n)| *n == usize::from(t.id.0)));
         let without: Vec<&str> = without.map(|t| t.name.as_str()).collect();
@@ -218,6 +222,8 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             notes.push(format!("without a history, taken as up all the time: {}", without.join(", ")));
         }
     }
+    let (requests_per_s, declared) = scenario::requests_per_s(&plan.policy);
+    notes.extend(super::text::load_note(requests_per_s, declared));
     if let Some(at) = plan.policy.expires_unix_s.filter(|at| jiff::Timestamp::now().as_second() >= *at) {
         let when = jiff::Timestamp::from_second(at).map_or_else(|_| String::new(), |t| format!(" on {t}"));
         notes.push(format!(

@@ -6,10 +6,11 @@ use crate::exit::Exit;
 use crate::sim::cost;
 use crate::sim::lessons::Lesson;
 use crate::sim::report::{Report, percent};
-use crate::term::table::table;
+use crate::term::table::{table, wrap};
 
 /// All of it.
 pub(super) fn text(global: &Global, args: &Args, report: &Report) -> String {
+    let width = global.term.width;
     let mut out = String::new();
     let days = report.runs.first().map_or(0.0, |r| r.days);
     let seeds = if args.seeds == 1 {
@@ -51,7 +52,8 @@ pub(super) fn text(global: &Global, args: &Args, report: &Report) -> String {
         if report.checks { "with checkers" } else { "without checkers" },
         report.trace_hash
     );
-    out += &verdict(args, report);
+    out = wrap(&out, width) + "\n";
+    out += &verdict(global, args, report);
     out
 }
 
@@ -63,7 +65,15 @@ fn bill_table(global: &Global, args: &Args, bill: &cost::Bill) -> String {
     let head = format!("{} a month", bill.currency);
     let head = [head.as_str(), "one channel", "policy"];
     let from = if args.prices.is_some() { "" } else { "prices are examples: put in your own with --prices\n" };
-    format!("\n{}\n{from}\n", table(&head, &rows, &["one channel", "policy"], global.term.width))
+    let load = load_note(bill.requests_per_s, bill.load == "policy").map_or(String::new(), |note| note + "\n");
+    format!("\n{}\n{from}{load}\n", table(&head, &rows, &["one channel", "policy"], global.term.width))
+}
+
+/// What the figures in requests and money rest on, where the policy does not say.
+pub(super) fn load_note(requests_per_s: f64, declared: bool) -> Option<String> {
+    (!declared).then(|| {
+        format!("{requests_per_s} requests/s are assumed: no route declares `peak`, and lost conversations and corrections grow with it")
+    })
 }
 
 fn lesson_row(lesson: &Lesson) -> Vec<String> {
@@ -80,11 +90,12 @@ fn lesson_row(lesson: &Lesson) -> Vec<String> {
 }
 
 /// Broken promises and the closing words.
-pub(super) fn verdict(args: &Args, report: &Report) -> String {
+pub(super) fn verdict(global: &Global, args: &Args, report: &Report) -> String {
     let mut out = String::new();
     for run in report.runs.iter().filter(|r| !r.violations.is_empty()) {
         for v in &run.violations {
-            out += &format!("broken at {:.3} s, seed {}: {}: {}\n", v.at_s, run.seed, v.rule, v.what);
+            let line = format!("broken at {:.3} s, seed {}: {}: {}", v.at_s, run.seed, v.rule, v.what);
+            out += &(wrap(&line, global.term.width) + "\n");
         }
         out += &format!("again: {}\n", again(args, run.seed));
     }

@@ -85,6 +85,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
     if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
         out.extend(more);
     }
+    crate::units::told_durations(&mut out);
     out
 }
 

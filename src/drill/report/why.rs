@@ -14,11 +14,12 @@ pub fn forbidden<'a>(ev: &'a Evidence, j: &Judgement) -> Option<&'a str> {
     ev.declared.nobody_stands_in.as_deref().filter(|_| found)
 }
 
-/// `why: ...` and `next: ...`; empty beside a PASS and where somebody ended the run.
+/// `why: ...` and `next: ...`; empty beside a PASS.
 #[must_use]
 pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let decides = match j.verdict {
-        Verdict::Pass | Verdict::Aborted => return Vec::new(),
+        Verdict::Pass => return Vec::new(),
+        Verdict::Aborted => return aborted(ev),
         Verdict::Invalid => Weight::Invalid,
         Verdict::Fail if j.findings.iter().any(|f| f.weight == Weight::Harm) => Weight::Harm,
         Verdict::Fail => Weight::Failure,
@@ -31,6 +32,15 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let example = first.examples.first().map(|e| format!(": {e}")).unwrap_or_default();
     let mut out = vec![format!("why: {}: {}{example}{more}", first.code, first.text)];
     out.extend(next(ev, j, first).map(|step| format!("next: {step}")));
+    out
+}
+
+fn aborted(ev: &Evidence) -> Vec<String> {
+    let Some(why) = &ev.aborted else { return Vec::new() };
+    let mut out = vec![format!("why: {}: {}; a part of a run is judged for harm alone", why.by, why.text)];
+    if ev.ended_by_hand() {
+        out.push("next: run it again, to its end".into());
+    }
     out
 }
 
@@ -83,6 +93,20 @@ mod tests {
         findings.add(code, example.into());
         let verdict = findings.verdict(false);
         why(&ev, &Judgement { verdict, findings: findings.sorted(), ..judge(&Evidence::default()) })
+    }
+
+    #[test]
+    fn a_run_that_was_ended_says_so_and_proposes_nothing() {
+        let by = |by: &str| {
+            let aborted = crate::drill::evidence::Aborted { by: by.into(), text: "Ctrl-C".into() };
+            let ev = Evidence { aborted: Some(aborted), ..Evidence::default() };
+            let judged = Judgement { verdict: Verdict::Aborted, ..judge(&Evidence::default()) };
+            (why(&ev, &judged), crate::drill::propose::nothing(&ev))
+        };
+        let (lines, nothing) = by("interrupted");
+        assert!(lines[0].starts_with("why: interrupted: Ctrl-C;") && lines[1].starts_with("next: "), "{lines:?}");
+        assert!(nothing.contains("ended before"), "{nothing}");
+        assert_eq!(by("max_duration").0.len(), 1);
     }
 
     #[test]

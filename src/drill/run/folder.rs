@@ -41,21 +41,34 @@ pub fn open(report: &Path) -> Result<PathBuf> {
     Ok(logs)
 }
 
-/// Removes what [`open`] made, as far as it is empty: a run that never began has nothing to report. A log with a line in
-/// it stays.
-pub fn discard(made: &[PathBuf]) {
-    if let Some(logs) = made.first() {
-        for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| m.is_file() && m.len() == 0) {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
+/// Removes what [`open`] made: a run that never began has nothing to report. A log with a line in it that `said`, which people
+/// are told, does not repeat keeps everything: it may be the only one that says why.
+pub fn discard(made: &[PathBuf], said: &str) {
+    let Some(logs) = made.first() else { return };
+    let files: Vec<PathBuf> = std::fs::read_dir(logs).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    if files.iter().filter(|f| f.extension().is_some_and(|e| e == "log")).any(|f| !repeated(f, said)) {
+        return;
+    }
+    for file in files {
+        let _ = std::fs::remove_file(file);
     }
     for folder in made {
         if std::fs::remove_dir(folder).is_err() {
             return;
         }
     }
+}
+
+/// Longest log that is looked at.
+const LOG_BYTES: u64 = 64 * 1024;
+
+fn repeated(log: &Path, said: &str) -> bool {
+    let Ok(text) = crate::files::text(log, LOG_BYTES) else { return false };
+    let bare = |line: &str| {
+        let line = line.trim();
+        line.strip_prefix("llmfo: ").or_else(|| line.strip_prefix("next: ")).unwrap_or(line).to_owned()
+    };
+    text.lines().map(bare).all(|line| said.contains(&line))
 }
 
 #[cfg(test)]
@@ -69,13 +82,16 @@ mod tests {
         let made = to_be_made(&report);
         assert_eq!(made, [report.join("logs"), report.clone(), dir.path().join("reports")]);
         let logs = open(&report).unwrap();
-        std::fs::write(logs.join("lab.log"), "").unwrap();
-        discard(&made);
+        // What the error repeats is in nobody's way, and neither is what a process began to keep.
+        std::fs::write(logs.join("lab.log"), "llmfo: it is refused\n  next: look at it\n").unwrap();
+        std::fs::write(logs.join("gateway-region-1.log"), "").unwrap();
+        std::fs::write(logs.join("ledger-region-1.redb"), "x").unwrap();
+        discard(&made, "the lab did not start: it is refused\n  next: look at it");
         assert!(!dir.path().join("reports").exists() && dir.path().exists());
 
         let made = to_be_made(&report);
         std::fs::write(open(&report).unwrap().join("lab.log"), "why").unwrap();
-        discard(&made);
+        discard(&made, "the lab did not start");
         assert!(report.join("logs/lab.log").exists());
         assert!(to_be_made(&report).is_empty());
         // What a killed run has left is no report, and still not this run's.

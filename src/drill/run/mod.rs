@@ -159,7 +159,7 @@ pub async fn execute(
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
-            folder::discard(&made);
+            folder::discard(&made, &e.to_string());
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
         Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),

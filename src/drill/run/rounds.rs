@@ -25,6 +25,19 @@ fn phase(name: &str, round: &PlannedRound) -> String {
     if round.name == name || round.name == "outage" { name.into() } else { format!("{name} ({})", round.name) }
 }
 
+/// A window that is open still.
+fn window(round: &PlannedRound, faults: Vec<FaultSpan>, injecting_ms: f64, injected_ms: f64) -> Window {
+    Window {
+        name: round.name.clone(),
+        injecting_ms,
+        injected_ms,
+        restoring_ms: f64::INFINITY,
+        restored_ms: f64::INFINITY,
+        until_ms: f64::INFINITY,
+        faults,
+    }
+}
+
 impl Run<'_> {
     pub(super) async fn rounds(&mut self, ground: &Ground, stage: &mut Stage, tell: &mut dyn Reporter) -> Result<()> {
         let mut n = 0;
@@ -107,7 +120,16 @@ impl Run<'_> {
         tell.say(&format!("breaking {} ({})", paths.join(", "), round.name), false);
         let Some(safety) = &mut stage.safety else { return Err(Expected::could_not("there is no safety", "")) };
         let injecting_ms = self.anchor.elapsed_ms();
-        safety.inject(&ready.steps.steps).await?;
+        if let Err(e) = safety.inject(&ready.steps.steps).await {
+            // A fault server that went away half-way has left paths broken, and customers have met them: that is a run to be
+            // reported, although it says nothing. One that answers has refused, and what it took is undone: no run.
+            if let Some((by, why)) = safety.look().await {
+                self.stops.ask(by, &format!("{why}, while paths were being broken"));
+                let injected_ms = self.anchor.elapsed_ms();
+                self.evidence.windows.push(window(round, ready.spans.clone(), injecting_ms, injected_ms));
+            }
+            return Err(e);
+        }
         let injected_ms = self.anchor.elapsed_ms();
         let counters = self.counters(stage).await;
         let mut spans = ready.spans.clone();
@@ -115,15 +137,7 @@ impl Run<'_> {
             span.at_injection = counters.get(&span.path).cloned();
             self.journal.fault(&span.path, &span.see, "injected");
         }
-        Ok(Window {
-            name: round.name.clone(),
-            injecting_ms,
-            injected_ms,
-            restoring_ms: f64::INFINITY,
-            restored_ms: f64::INFINITY,
-            until_ms: f64::INFINITY,
-            faults: spans,
-        })
+        Ok(window(round, spans, injecting_ms, injected_ms))
     }
 
     async fn outage(

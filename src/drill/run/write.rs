@@ -51,7 +51,9 @@ pub fn report(
 fn lines<T: serde::Serialize>(rows: &[T]) -> serde_json::Result<String> {
     let mut out = String::new();
     for row in rows {
-        out.push_str(&serde_json::to_string(row)?);
+        let mut row = serde_json::to_value(row)?;
+        crate::units::told_durations(&mut row);
+        out.push_str(&row.to_string());
         out.push('\n');
     }
     Ok(out)

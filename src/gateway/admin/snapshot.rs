@@ -13,7 +13,7 @@ use super::super::ledger::Place;
 use super::super::targets::{REACHABLE, Seen};
 use crate::policy::TargetId;
 use crate::router::decision::{Availability, TargetSnapshot};
-use crate::units::{Ts, ms};
+use crate::units::{Ts, ms, told_ms};
 
 /// Version of both documents. Members are only added.
 const FORMAT: u32 = 1;
@@ -111,8 +111,8 @@ fn health(availability: &Availability, seen: &Seen) -> &'static str {
 fn evidence(seen: &Seen) -> Value {
     value!({
         "age_ms": seen.age().map(ms),
-        "last_good": seen.good.as_ref().map(|(at, what)| value!({ "what": what, "age_ms": ms(at.elapsed()) })),
-        "last_bad": seen.bad.as_ref().map(|(at, reason)| value!({ "reason": reason, "age_ms": ms(at.elapsed()) })),
+        "last_good": seen.good.as_ref().map(|(at, what)| value!({ "what": what, "age_ms": told_ms(ms(at.elapsed())) })),
+        "last_bad": seen.bad.as_ref().map(|(at, reason)| value!({ "reason": reason, "age_ms": told_ms(ms(at.elapsed())) })),
     })
 }
 

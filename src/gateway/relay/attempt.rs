@@ -12,6 +12,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use prometheus_client::metrics::gauge::Gauge;
 
+use super::super::adapters::Kept;
 use super::super::driver::AttemptKey;
 use super::super::orders::Forced;
 use super::clock::Clock;
@@ -108,6 +109,8 @@ pub struct Plan {
     pub fresh: bool,
     /// How a stream is read; `None`: not streamed.
     pub stream: Option<StreamSettings>,
+    /// What the answer must keep, where a prompt alone asks for it. Its stream commits at its end.
+    pub kept: Option<Arc<Kept>>,
     /// Hand calls out before they leave.
     pub stamp_calls: bool,
     /// Tools that were not offered: a call of one is a fault.
@@ -437,6 +440,9 @@ impl Attempt {
                 crate::wire::Sign::ToolCall => Sign::ToolCall,
             }));
         }
+        if let Some(failure) = self.strays(commit, &out) {
+            return self.broke(failure, false, None);
+        }
         if commit {
             self.steps.push_back(Step::Commit);
         }
@@ -451,10 +457,18 @@ impl Attempt {
         }
     }
 
+    /// What a prompt alone asked for was not given. Its stream commits at its end, so all of it is in what commits.
+    fn strays(&self, commit: bool, out: &[Bytes]) -> Option<Failure> {
+        self.plan.kept.as_ref().filter(|_| commit).and_then(|kept| kept.check_stream(out).err())
+    }
+
     /// The stream is over: by itself, or for the reason given.
     fn end_stream(&mut self, clean: bool, now: &Ts, why: Option<Failure>) {
         let Phase::Stream(_, inlet) = &mut self.phase else { return };
         let StreamEnd { out, commit, calls, done } = inlet.end(clean, *now);
+        if let Some(failure) = self.strays(commit, &out) {
+            return self.broke(failure, false, None);
+        }
         if commit {
             self.steps.push_back(Step::Commit);
         }
@@ -505,6 +519,11 @@ impl Attempt {
         match read {
             Err(fault) => self.stream_fault(fault),
             Ok(facts) => {
+                if let Some(kept) = &self.plan.kept
+                    && let Err(failure) = kept.check(&facts.choices)
+                {
+                    return self.broke(failure, false, None);
+                }
                 self.phase = Phase::Over;
                 let calls: Vec<ToolCall> = facts.choices.into_iter().flat_map(|c| c.tool_calls).collect();
                 let mut ended = Ended {

@@ -10,6 +10,7 @@
 pub mod attempt;
 mod clock;
 pub mod failure;
+mod keep_alive;
 mod replay;
 mod reply;
 mod settle;
@@ -23,13 +24,15 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
+use super::adapters::{self, Kept};
 use super::app::App;
+use super::clients::Permit;
 use super::clients::book::Client;
 use super::driver::Meta;
 use super::http::{Answer, Refusal, set, whole};
 use super::intake::{self, NotTaken};
 use super::masking::{self, Masking};
-use crate::policy::DataClass;
+use crate::policy::{DataClass, Policy};
 use crate::router::Reply;
 use crate::units::printable;
 use crate::wire::ChatRequest;
@@ -129,6 +132,10 @@ pub async fn chat(
         Err(refusal) => return early(&route.name, "bad_request", refusal),
     };
     facts.unmaskable = unmaskable;
+    // What only a prompt asks for must be checked when it comes back; what cannot be checked needs a target that decodes by it.
+    let may_be_adapted = facts.strict_schema && !facts.strict_decoding && adapters::stand_in(&policy, &route);
+    let kept = may_be_adapted.then(|| Kept::of(&chat).map(Arc::new)).flatten();
+    facts.strict_decoding |= may_be_adapted && kept.is_none();
     // After the expiry tools are withheld from what is still answered (`on_expired`).
     if expired {
         (facts.tools, facts.risky_tools) = (false, false);
@@ -154,48 +161,80 @@ pub async fn chat(
         }
     }
     let policy = Arc::clone(&ticket.policy);
-    let route_name = route.name.clone();
+    let (route_name, every) = (route.name.clone(), route.keep_alive.filter(|_| shape.stream));
     let version = policy.version.clone();
     let exchange =
-        Exchange::new(Arc::clone(app), ticket, (chat, masking), Arc::clone(&policy), route, calls, forwarded)
+        Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded)
             .of_client(permit.clone());
-    let mut answer = match exchange.settle().await {
-        Settled::Stream { app, ticket, attempt, attempts, degraded } => {
-            drop(taken);
-            let target = policy.target(attempt.target).name.clone();
-            let came = stream::CameIn { policy, route: route_name, calls, client: permit };
-            let body = stream::relay(app, ticket, attempt, id.to_owned(), came, open);
-            let mut answer = Response::new(body);
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-            reply::answered(headers, &target, attempts, degraded);
-            answer
-        }
-        Settled::Whole { target, bytes, attempts, degraded } => {
-            let mut answer = Response::new(whole(bytes));
-            let headers = answer.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            reply::answered(headers, &target, attempts, degraded);
-            answer
-        }
-        Settled::Reply { reply: Reply::FromLedger { calls }, attempts, error } => {
-            let ids = calls.iter().map(|call| call.call_id.clone()).collect();
-            match app.ledger.calls(ids).await {
-                Ok(rows) => replay::answer(&rows, &shape, id),
-                Err(why) => {
-                    tracing::error!(request = id, "a repeated turn cannot be answered from the ledger: {why}");
-                    reply::reply(&Reply::FromLedger { calls }, attempts, error, id, &correlation)
-                }
-            }
-        }
-        Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, id, &correlation),
-        Settled::Aborted(why) => reply::aborted(why, id),
+    let came = Came {
+        app: Arc::clone(app),
+        id: id.to_owned(),
+        taken,
+        policy,
+        route: route_name,
+        calls,
+        shape,
+        correlation,
+        open,
+        client: permit,
+    };
+    let mut answer = match every {
+        Some(every) => keep_alive::answer(Box::pin(came.answer(exchange)), every).await,
+        None => came.answer(exchange).await,
     };
     set(answer.headers_mut(), "x-llmfo-policy", &version);
     Ok(answer)
+}
+
+/// A request on its way: what its answer is made of beside what the core decides.
+struct Came {
+    app: Arc<App>,
+    id: String,
+    taken: intake::Taken,
+    policy: Arc<Policy>,
+    route: String,
+    calls: Calls,
+    shape: replay::Shape,
+    correlation: String,
+    open: InFlight,
+    client: Option<Arc<Permit>>,
+}
+
+impl Came {
+    async fn answer(self, exchange: Exchange) -> Answer {
+        let Came { app, id, taken, policy, route, calls, shape, correlation, open, client } = self;
+        match exchange.settle().await {
+            Settled::Stream { app, ticket, attempt, attempts, degraded } => {
+                drop(taken);
+                let target = policy.target(attempt.target).name.clone();
+                let came = stream::CameIn { policy, route, calls, client };
+                let mut answer = Response::new(stream::relay(app, ticket, attempt, id, came, open));
+                keep_alive::stream_headers(&mut answer);
+                reply::answered(answer.headers_mut(), &target, attempts, degraded);
+                answer
+            }
+            Settled::Whole { target, bytes, attempts, degraded } => {
+                let mut answer = Response::new(whole(bytes));
+                let headers = answer.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                reply::answered(headers, &target, attempts, degraded);
+                answer
+            }
+            Settled::Reply { reply: Reply::FromLedger { calls }, attempts, error } => {
+                let ids = calls.iter().map(|call| call.call_id.clone()).collect();
+                match app.ledger.calls(ids).await {
+                    Ok(rows) => replay::answer(&rows, &shape, &id),
+                    Err(why) => {
+                        tracing::error!(request = id, "a repeated turn cannot be answered from the ledger: {why}");
+                        reply::reply(&Reply::FromLedger { calls }, attempts, error, &id, &correlation)
+                    }
+                }
+            }
+            Settled::Reply { reply, attempts, error } => reply::reply(&reply, attempts, error, &id, &correlation),
+            Settled::Aborted(why) => reply::aborted(why, &id),
+        }
+    }
 }
 
 fn shutting_down() -> Refusal {

@@ -65,8 +65,10 @@ pub fn reply(reply: &Reply, attempts: u32, error: Option<ErrorObject>, request: 
             ("handoff", final_refusal(error_body("handoff", Some("handoff"), message, None, &extra)))
         }
         Reply::Unavailable { retry_after: wait, why } => {
-            let message =
-                sentence(format!("No model is available right now; send the request again in {}. {why}", human(*wait)));
+            let message = sentence(format!(
+                "No model is available for this request right now; send it again in {}. {why}",
+                human(*wait)
+            ));
             let body = error_body("overloaded", Some("no_target_available"), &message, None, &extra);
             let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
             retry_after(answer.headers_mut(), *wait);
@@ -198,6 +200,9 @@ mod tests {
     fn nobody_now_says_when_to_come_back() {
         let retry_after = std::time::Duration::from_secs(5);
         let text = message(&Reply::Unavailable { retry_after, why: "a: open (its breaker is open)".into() }, 0);
-        assert!(text.starts_with("No model is available right now; send the request again in 5 s. a: "), "{text}");
+        assert!(
+            text.starts_with("No model is available for this request right now; send it again in 5 s. a: "),
+            "{text}"
+        );
     }
 }

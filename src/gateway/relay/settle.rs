@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 
+use super::super::adapters::Kept;
 use super::super::app::App;
 use super::super::clients::Permit;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
@@ -32,6 +33,8 @@ pub struct Exchange {
     forwarded: HeaderMap,
     masking: Masking,
     client: Option<Arc<Permit>>,
+    /// What an adapted answer must keep.
+    kept: Option<Arc<Kept>>,
     /// One, or two where one is a hedge.
     running: Vec<Running>,
     /// A whole answer that waits for its delivery.
@@ -101,7 +104,7 @@ impl Exchange {
     pub fn new(
         app: Arc<App>,
         ticket: Ticket,
-        (request, masking): (ChatRequest, Masking),
+        (request, masking, kept): (ChatRequest, Masking, Option<Arc<Kept>>),
         policy: Arc<Policy>,
         route: Arc<Route>,
         calls: Calls,
@@ -117,6 +120,7 @@ impl Exchange {
             forwarded,
             masking,
             client: None,
+            kept,
             running: Vec::with_capacity(1),
             whole: None,
             error: None,
@@ -235,13 +239,26 @@ impl Exchange {
         let policy = &self.policy;
         let withheld = |tool: &str| withhold.includes(policy.side_effects(tool));
         let limit = dialable.probe_limit.load(Ordering::Relaxed);
+        let adapted = self.app.adapters.text(&dialable.target, &self.request);
+        if adapted.is_some() && self.kept.is_none() {
+            // Another policy came between the look at the request and now.
+            self.kept = Kept::of(&self.request).map(Arc::new);
+        }
+        let kept = adapted.is_some().then(|| self.kept.clone());
+        if kept.as_ref().is_some_and(Option::is_none) {
+            let why = "its schema cannot be checked, so no adapter stands in for it".to_owned();
+            return self.ticket.driver().broke(key, Failure::Quality(why), false);
+        }
         let changes = Changes {
+            schema_by: adapted.as_deref(),
             withhold: (withhold != Withhold::Nothing).then_some(&withheld),
             max_output_tokens,
             limit_name: LIMITS.get(limit).copied().unwrap_or("max_tokens"),
         };
         let stream = self.request.stream.then(|| StreamSettings {
             commit_at: match self.route.commit_at {
+                // Whether it keeps the schema is known at its end.
+                _ if adapted.is_some() => crate::wire::CommitAt::Complete,
                 CommitAt::FirstToken => crate::wire::CommitAt::FirstToken,
                 CommitAt::FirstSentence => crate::wire::CommitAt::FirstSentence,
                 CommitAt::Complete => crate::wire::CommitAt::Complete,
@@ -261,6 +278,7 @@ impl Exchange {
             limits,
             fresh,
             stream,
+            kept: kept.flatten(),
             stamp_calls: self.calls == Calls::InLedger,
             withhold,
             secrets: self.app.targets.secrets(),

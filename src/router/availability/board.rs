@@ -65,6 +65,8 @@ pub(in crate::router) struct Board {
     legal: Vec<Vec<TargetId>>,
     /// By target: group, standing, and when an eligible one becomes stale. `None`: nobody has said anything about records.
     pub(super) evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
+    /// Targets whose adapter's text is there.
+    pub(super) adapted: BTreeSet<TargetId>,
     /// Targets whose value may have changed since the last [`Board::settle`], with the reason.
     pub(super) changed: BTreeMap<TargetId, &'static str>,
 }
@@ -126,6 +128,7 @@ impl Board {
             unwell: BTreeSet::new(),
             legal,
             evidence: None,
+            adapted: BTreeSet::new(),
             changed: BTreeMap::new(),
             policy,
         }
@@ -244,6 +247,16 @@ impl Board {
     /// Books whether it went there.
     pub(in crate::router) fn deal(&mut self, route: RouteId, id: TargetId, share: f64, went: bool) {
         self.ramps.deal(route, id, share, went);
+    }
+
+    /// The text of its adapter is there.
+    pub(in crate::router) fn adapts(&self, id: TargetId) -> bool {
+        self.adapted.contains(&id)
+    }
+
+    /// Takes in for which targets the text of an adapter is there.
+    pub(in crate::router) fn set_adapters(&mut self, targets: Vec<TargetId>) {
+        self.adapted = targets.into_iter().collect();
     }
 
     /// What its admission record in a group is worth now.

@@ -203,7 +203,7 @@ fn a_strict_schema_needs_decoding_or_an_adapter() {
                 name: "x".into(),
                 version: 1,
                 replaces: vec![r.into()],
-                system_suffix: None,
+                system_suffix: Some("file:x.md".into()),
             });
         }
     };
@@ -215,8 +215,12 @@ fn a_strict_schema_needs_decoding_or_an_adapter() {
         .target("strict", with(JsonSchema::Strict, None))
         .route("r", &[&["none", "prompt", "other", "adapted", "strict"]], |_| {})
         .drive();
-    // Until the gateway applies adapters, they stand in for nothing: then this is ["adapted"].
-    assert_eq!(first(&mut d, Facts { strict_schema: true, ..facts() }), ["strict"]);
+    let strict = || Facts { strict_schema: true, ..facts() };
+    // An adapter whose text nobody has read stands in for nothing.
+    assert_eq!(first(&mut d, strict()), ["strict"]);
+    d.input(Input::Adapters { targets: (0..5).map(TargetId).collect() });
+    assert_eq!(first(&mut d, strict()), ["adapted"]);
+    assert_eq!(first(&mut d, Facts { strict_decoding: true, ..strict() }), ["strict"]);
     assert_eq!(first(&mut d, facts()), ["none"]);
 }
 

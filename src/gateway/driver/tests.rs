@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::driver::{Abort, AttemptKey, Cmd, Core, Driver, Meta, Watcher};
+use super::{Abort, AttemptKey, Cmd, Core, Driver, Meta, Watcher};
 use crate::event::Event;
 use crate::policy::{DataClass, Policy, RouteId, TargetId};
 use crate::router::decision::{DecisionRecord, Snapshot};
@@ -48,6 +48,7 @@ fn facts() -> Facts {
         risky_tools: false,
         vision: false,
         strict_schema: false,
+        strict_decoding: false,
         body_bytes: 100,
         max_output_tokens: None,
         task: "customer_reply".into(),
@@ -156,7 +157,7 @@ fn driver(fragile: bool) -> (Arc<Driver>, Arc<Heard>) {
     (Arc::new(Driver::new(Instant::now(), policy, 1, make, weak)), heard)
 }
 
-async fn dialled(ticket: &mut super::driver::Ticket) -> (AttemptKey, TargetId) {
+async fn dialled(ticket: &mut super::Ticket) -> (AttemptKey, TargetId) {
     match ticket.next().await {
         Some(Cmd::Dial { key, target, .. }) => (key, target),
         other => panic!("a dial, not {other:?}"),
@@ -228,4 +229,40 @@ async fn a_drain_reaches_every_request() {
     }
     drop(tickets);
     assert_eq!(driver.open(), 0);
+}
+
+/// Another policy gives the benched `a` another model, so that the core knows it by another id, and leaves `b` as it is.
+#[tokio::test]
+async fn a_bench_holds_in_the_very_step_in_which_its_target_becomes_another_and_routes_are_told_of() {
+    let (driver, heard) = driver(false);
+    let bench = |target| Input::Bench { target, out: true, until: Some(driver.now() + Duration::from_secs(60)) };
+    let alerts = || -> Vec<String> {
+        let told = |e: Event| match e {
+            Event::Alert { reason, text, .. } => Some(format!("{reason} {text}")),
+            _ => None,
+        };
+        std::mem::take(&mut *heard.events.lock().unwrap()).into_iter().filter_map(told).collect()
+    };
+    driver.ordered(bench(TargetId(0)));
+    assert!(alerts().is_empty());
+    driver.ordered(bench(TargetId(1)));
+    assert_eq!(alerts(), ["nobody_serves route chat: nobody serves; customers are refused or handed to a human"]);
+    let next = |from: &str, to: &str| {
+        let (policy, found) = crate::policy::load("t.yaml", POLICY.replace(from, to).as_bytes());
+        let next = policy.unwrap_or_else(|| panic!("{found:#?}"));
+        Arc::new(crate::policy::succeed::succeed(&driver.policy(), next).unwrap_or_else(|e| panic!("{e}")))
+    };
+    let renamed = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: n");
+    let heir = renamed.target_named("a").unwrap().id;
+    assert_eq!(heir, TargetId(2));
+    driver.succeed(&renamed, vec![bench(heir)]);
+    assert!(alerts().is_empty(), "nobody serves it still, and that is known");
+    let mut ticket = driver.arrive(facts(), Meta::default());
+    assert!(matches!(ticket.next().await, Some(Cmd::Reply { attempts: 0, .. })), "nobody was dialled");
+    // Without the order the new one would serve, and people hear of that too.
+    let again = next("'http://127.0.0.1:1/v1', model: m", "'http://127.0.0.1:1/v1', model: o");
+    driver.succeed(&again, Vec::new());
+    assert_eq!(alerts(), ["somebody_serves route chat: a serves again"]);
+    let mut ticket = driver.arrive(facts(), Meta::default());
+    assert_eq!(dialled(&mut ticket).await.1, TargetId(3));
 }

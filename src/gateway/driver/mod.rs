@@ -10,25 +10,32 @@
 //! If the core panics it is rebuilt from the policy. Requests under way get a controlled error, attempts of the old core are
 //! told apart by their epoch and ignored, and the event `core_rebuilt` and a metric say so.
 
-use std::collections::BTreeMap;
+mod routing;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
-use super::bus::unix_ms;
-use super::ledger::row::{Change, stand_in};
-use super::ledger::{Ledger, Written, stamp};
+pub use ticket::Ticket;
+
+use super::ledger::row::stand_in;
+use super::ledger::{Ledger, Written};
 use super::pause::CoreTime;
+use super::stranded;
 use crate::event::Event;
 use crate::policy::{Policy, TargetId};
 use crate::router::classify::Class;
 use crate::router::decision::{Availability, DecisionRecord, Note, Snapshot};
 use crate::router::{
-    AttemptId, Engine, Evidence, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign,
-    Usage, Withhold,
+    AttemptId, Engine, Facts, Failure, Input, Limits, Machine, Output, ProposedCall, Reply, RequestId, Sign, Usage,
+    Withhold,
 };
 use crate::units::Ts;
 use crate::wire::Stamp;
@@ -162,11 +169,12 @@ pub struct Driver {
     timer: Notify,
     watcher: Weak<dyn Watcher>,
     ledger: Option<Arc<Ledger>>,
+    /// The policy that holds. Changed only with the core locked, so that who holds that lock sees one policy.
+    policy: RwLock<Arc<Policy>>,
 }
 
 struct State {
     core: Box<dyn Core>,
-    policy: Arc<Policy>,
     epoch: u32,
     next_request: u64,
     requests: BTreeMap<RequestId, Slot>,
@@ -176,6 +184,10 @@ struct State {
     time: CoreTime,
     /// Arguments of the calls that the core is being told about: it holds none.
     texts: Vec<String>,
+    /// Routes, by name, of which people were told last that nobody serves them.
+    stranded: BTreeSet<String>,
+    /// Who may serve what has changed otherwise than by a target's availability.
+    restless: bool,
 }
 
 impl State {
@@ -208,7 +220,6 @@ impl Driver {
         let core = make(seed, &policy);
         let state = State {
             core,
-            policy,
             epoch: 0,
             next_request: 1,
             requests: BTreeMap::new(),
@@ -216,8 +227,11 @@ impl Driver {
             armed: None,
             time: CoreTime::new(anchor),
             texts: Vec::new(),
+            stranded: BTreeSet::new(),
+            restless: false,
         };
-        Driver { seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None }
+        let policy = RwLock::new(policy);
+        Driver { seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None, policy }
     }
 
     /// The same, with a ledger that is written down.
@@ -232,6 +246,12 @@ impl Driver {
         self.lock().now()
     }
 
+    /// The policy that holds now. Who needs it more than once takes it once.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +259,7 @@ impl Driver {
     /// A request has come. Its commands arrive at the ticket.
     pub fn arrive(self: &Arc<Self>, facts: Facts, meta: Meta) -> Ticket {
         let mut state = self.lock();
-        let policy = Arc::clone(&state.policy);
+        let policy = self.policy();
         let route = policy.route(facts.route);
         let dials = usize::try_from(route.max_attempts).unwrap_or(usize::MAX);
         let (to, commands) = mpsc::channel(dials.saturating_mul(3).saturating_add(8).min(1024));
@@ -368,14 +388,18 @@ impl Driver {
         }
     }
 
-    /// Another policy holds from now on: its ids continue those of the one that held, and `records` is what admission records
-    /// say of its targets.
-    pub fn succeed(&self, policy: &Arc<Policy>, records: Vec<Evidence>) {
+    /// Another policy holds from now on: its ids continue those of the one that held. `told` is what the core must know of its
+    /// targets: what files say of them, and what operators have ordered. All in one step, so that no request is decided in
+    /// between.
+    pub fn succeed(&self, policy: &Arc<Policy>, told: Vec<Input>) {
         let mut state = self.lock();
-        state.policy = Arc::clone(policy);
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(policy);
+        state.restless = true;
         let over = self.moved(state, None, None, |core, now| {
             core.succeed(now, policy);
-            core.handle(now, Input::Evidence { records });
+            for input in told {
+                core.handle(now, input);
+            }
         });
         self.after(over);
     }
@@ -402,13 +426,16 @@ impl Driver {
         by: impl FnOnce(&mut Box<dyn Core>, Ts),
     ) -> Vec<(Meta, DecisionRecord)> {
         let now = state.now();
+        let restless = std::mem::take(&mut state.restless);
         let core = &mut state.core;
         let moved = catch_unwind(AssertUnwindSafe(|| {
             by(core, now);
             let outputs: Vec<Output> = std::iter::from_fn(|| core.poll_output()).collect();
-            (outputs, core.poll_timeout())
+            let changed = |o: &Output| matches!(o, Output::Note(Note::Availability { .. }));
+            let snapshot = (restless || outputs.iter().any(changed)).then(|| core.snapshot(now));
+            (outputs, core.poll_timeout(), snapshot)
         }));
-        let Ok((outputs, next)) = moved else {
+        let Ok((outputs, next, snapshot)) = moved else {
             self.rebuild(&mut state);
             return Vec::new();
         };
@@ -418,6 +445,9 @@ impl Driver {
         }
         if let Some(id) = ended {
             state.attempts.remove(&id);
+        }
+        if let Some(snapshot) = snapshot {
+            self.tell_of_routes(&mut state, &snapshot);
         }
         let sooner = match (state.armed, next) {
             (Some(armed), Some(next)) => next < armed,
@@ -431,81 +461,10 @@ impl Driver {
         over
     }
 
-    fn route(
-        &self,
-        state: &mut State,
-        output: Output,
-        now: Ts,
-        about: &mut Option<RequestId>,
-        over: &mut Vec<(Meta, DecisionRecord)>,
-    ) {
-        let epoch = state.epoch;
-        match output {
-            Output::Dial {
-                request, attempt, target, limits, fresh, hedge, max_output_tokens, withhold, mask, ..
-            } => {
-                state.attempts.insert(attempt, Owner::Request(request));
-                let key = AttemptKey { epoch, id: attempt };
-                tell(
-                    state,
-                    request,
-                    Cmd::Dial { key, target, limits, fresh, hedge, max_output_tokens, withhold, mask },
-                );
-            }
-            Output::Probe { attempt, target, limits } => {
-                if let Some(watcher) = self.watcher.upgrade() {
-                    let handle = watcher.probe(AttemptKey { epoch, id: attempt }, target, limits);
-                    state.attempts.insert(attempt, Owner::Probe(handle));
-                }
-            }
-            Output::Cancel { attempt } => match state.attempts.remove(&attempt) {
-                Some(Owner::Request(request)) => {
-                    *about = Some(request);
-                    tell(state, request, Cmd::Cancel(AttemptKey { epoch, id: attempt }));
-                }
-                Some(Owner::Probe(handle)) => handle.abort(),
-                None => {}
-            },
-            Output::Deliver { request, attempt, attempts, degraded } => {
-                tell(state, request, Cmd::Deliver { key: AttemptKey { epoch, id: attempt }, attempts, degraded });
-            }
-            Output::Reply { request, reply, attempts } => tell(state, request, Cmd::Reply { reply, attempts }),
-            Output::Break { request, attempt, class } => {
-                state.attempts.remove(&attempt);
-                tell(state, request, Cmd::Break(class));
-            }
-            Output::Done { request, record } => {
-                if let Some(slot) = state.requests.remove(&request) {
-                    over.push((slot.meta, *record));
-                }
-            }
-            Output::Calls { request, attempt, place, calls } => {
-                let key = AttemptKey { epoch, id: attempt };
-                let texts = std::mem::take(&mut state.texts);
-                let (stamps, rows, overwritten) = stamp::stamps(&state.policy, place.as_ref(), calls, texts);
-                // In the core's order, and before anybody else can be answered with them.
-                let written = match &self.ledger {
-                    Some(ledger) if !rows.is_empty() => {
-                        let needed = rows.iter().any(|row| row.side_effects.risky());
-                        ledger.write(rows, needed)
-                    }
-                    _ => Written::nothing(),
-                };
-                tell(state, request, Cmd::Calls { key, stamps, overwritten, written });
-            }
-            Output::CallsAre { calls, state: now } => {
-                for call_id in calls {
-                    if let Some(ledger) = &self.ledger {
-                        ledger.later(Change::State { call_id, state: now, at_unix_ms: unix_ms() });
-                    }
-                }
-            }
-            Output::Note(note) => {
-                let request = about.and_then(|id| state.requests.get(&id)).map(|slot| slot.meta.request.clone());
-                if let Some(event) = event_of(&state.policy, note, now, request) {
-                    self.tell_people(event);
-                }
-            }
+    /// Tells of routes that nobody serves since this moment, and of those that somebody serves again.
+    fn tell_of_routes(&self, state: &mut State, snapshot: &Snapshot) {
+        for event in stranded::told(&self.policy(), snapshot, &mut state.stranded) {
+            self.tell_people(event);
         }
     }
 
@@ -530,7 +489,7 @@ impl Driver {
     fn rebuild(&self, state: &mut State) {
         state.epoch += 1;
         let seed = self.seed ^ u64::from(state.epoch).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        state.core = (self.make)(seed, &state.policy);
+        state.core = (self.make)(seed, &self.policy());
         for (_, owner) in std::mem::take(&mut state.attempts) {
             if let Owner::Probe(handle) = owner {
                 handle.abort();
@@ -545,32 +504,11 @@ impl Driver {
         if let Some(watcher) = self.watcher.upgrade() {
             watcher.rebuilt(lost.len() as u64);
         }
+        // A new core knows of no outage: whom it calls is what people must know of.
+        let now = state.now();
+        let snapshot = state.core.snapshot(now);
+        self.tell_of_routes(state, &snapshot);
     }
-}
-
-fn event_of(policy: &Policy, note: Note, now: Ts, request: Option<String>) -> Option<Event> {
-    let name = |id: TargetId| policy.target(id).name.clone();
-    Some(match note {
-        Note::Availability { target, now: state, reason } => {
-            let for_ms = match &state {
-                Availability::Cooling { until, .. } | Availability::Benched { until, .. } => {
-                    Some(u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX))
-                }
-                Availability::Serving { .. } | Availability::Probing => None,
-            };
-            Event::Availability { target: name(target), state: state_name(&state).to_owned(), reason, for_ms }
-        }
-        Note::AttemptFailed { target, class, reason, probe } => Event::AttemptFailed {
-            target: name(target),
-            class: class.name().to_owned(),
-            reason,
-            probe,
-            request: request.filter(|_| !probe),
-        },
-        Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
-        // Shown in snapshots.
-        Note::Queue { .. } | Note::HedgeLost { .. } => return None,
-    })
 }
 
 /// The name of a state in events, metrics and snapshots.
@@ -581,66 +519,5 @@ pub fn state_name(state: &Availability) -> &'static str {
         Availability::Cooling { .. } => "cooling",
         Availability::Probing => "probing",
         Availability::Benched { .. } => "benched",
-    }
-}
-
-/// Sends a command to a request's task. A full channel is a bug (see the module's head): the channel is closed, the task
-/// sees that, ends with a controlled error, and its ticket tells the core.
-fn tell(state: &mut State, request: RequestId, cmd: Cmd) {
-    if let Some(slot) = state.requests.get_mut(&request)
-        && let Err(mpsc::error::TrySendError::Full(_)) = slot.to.try_send(cmd)
-    {
-        tracing::error!(request = %slot.meta.request, "the core said more about one request than it may");
-        slot.to = mpsc::channel(1).0;
-    }
-}
-
-/// A request's place in the core. Dropping it before the request is over tells the core that the client has left.
-#[derive(Debug)]
-pub struct Ticket {
-    id: RequestId,
-    /// The policy by which the core took it: between a look at the policy and this moment another may have come.
-    pub policy: Arc<Policy>,
-    commands: mpsc::Receiver<Cmd>,
-    driver: Arc<Driver>,
-    /// Set by the connection when its client has stopped reading.
-    stalled: Option<Arc<std::sync::atomic::AtomicBool>>,
-    over: bool,
-}
-
-impl Ticket {
-    /// The next command. `None`: the driver has given the request up.
-    pub async fn next(&mut self) -> Option<Cmd> {
-        self.commands.recv().await
-    }
-
-    /// The next command, polled.
-    pub fn poll_next(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Cmd>> {
-        self.commands.poll_recv(cx)
-    }
-
-    /// The flag that says that the client has stopped reading.
-    pub fn watch_stall(&mut self, flag: Arc<std::sync::atomic::AtomicBool>) {
-        self.stalled = Some(flag);
-    }
-
-    /// The request is over in every way; there is nothing to tell the core.
-    pub fn over(&mut self) {
-        self.over = true;
-    }
-
-    /// The driver.
-    #[must_use]
-    pub fn driver(&self) -> &Arc<Driver> {
-        &self.driver
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if !self.over {
-            let stalled = self.stalled.as_ref().is_some_and(|s| s.load(std::sync::atomic::Ordering::Relaxed));
-            self.driver.client_gone(self.id, stalled);
-        }
     }
 }
