@@ -27,6 +27,19 @@ impl Schema {
             .map_err(|e| printable(&e.to_string(), 200))
     }
 
+    /// As [`Schema::compile`], with patterns that are matched in time linear in the text: for schemas that come from outside.
+    ///
+    /// # Errors
+    /// As there, and if a pattern needs more (look-around, back-references).
+    pub fn compile_linear(schema: &Value) -> Result<Schema, String> {
+        jsonschema::options()
+            .should_validate_formats(true)
+            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .build(schema)
+            .map(Schema)
+            .map_err(|e| printable(&e.to_string(), 200))
+    }
+
     /// Judges the text of an answer.
     #[must_use]
     pub fn check(&self, text: &str) -> Verdict {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::targets::find;
 use crate::check::{Schema, Verdict};
@@ -93,16 +94,30 @@ pub fn input(texts: &Texts) -> Input {
     Input::Adapters { targets: texts.keys().copied().collect() }
 }
 
+/// Largest schema that is checked here, in values. Those in use have some dozens.
+const SCHEMA_VALUES_MAX: usize = 5_000;
+/// Most work that one check may be: values of the schema times values of the answer, which is milliseconds.
+const WORK_MAX: usize = 2_000_000;
+/// Under these a small schema can stand for any amount of work.
+const UNBOUNDED: [&str; 4] = ["$id", "$dynamicRef", "$recursiveRef", "uniqueItems"];
+/// References that lead to references, so deep. What is generated from nested types has a few.
+const REFERENCES_DEEP: usize = 32;
+
 /// What an adapted answer must keep.
 #[derive(Debug)]
-pub struct Kept(Schema);
+pub struct Kept {
+    schema: Schema,
+    values: usize,
+}
 
 impl Kept {
-    /// The schema of a request. `None`: it has none, or none that can be checked; then only a target that enforces it itself
-    /// will do.
+    /// The schema of a request. `None`: it has none, or none that can be checked within bounds; then only a target that
+    /// enforces it itself will do.
     #[must_use]
     pub fn of(request: &ChatRequest) -> Option<Kept> {
-        Schema::compile(&request.schema()?).ok().map(Kept)
+        let schema = request.schema()?;
+        let values = values(&schema, SCHEMA_VALUES_MAX)?;
+        Schema::compile_linear(&schema).ok().map(|schema| Kept { schema, values })
     }
 
     /// Judges an answer that was not streamed.
@@ -110,15 +125,20 @@ impl Kept {
     /// # Errors
     /// It does not keep the schema.
     pub fn check(&self, choices: &[AnswerChoice]) -> Result<(), Failure> {
-        // What ended otherwise than by itself (at its length, by a filter, in a refusal or with calls) would be no whole
-        // document under the parameter either, and says so.
-        let whole = |c: &&AnswerChoice| c.finish_reason.as_deref() == Some("stop") && c.refusal.is_empty();
-        for choice in choices.iter().filter(whole) {
-            if let Verdict::Fail(why) = self.0.check(&choice.text) {
-                return Err(Failure::Quality(format!("an adapted answer: {}", printable(&why, 200))));
-            }
+        choices.iter().filter(|choice| must_keep(choice)).try_for_each(|choice| self.check_text(&choice.text))
+    }
+
+    fn check_text(&self, text: &str) -> Result<(), Failure> {
+        let fails = |why: &str| Err(Failure::Quality(format!("an adapted answer: {}", printable(why, 200))));
+        // Every value but the first follows one of these.
+        let of_answer = 1 + text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b':')).count();
+        if of_answer.saturating_mul(self.values) > WORK_MAX {
+            return fails("it is too large to be checked against its schema");
         }
-        Ok(())
+        match self.schema.check(text) {
+            Verdict::Fail(why) => fails(&why),
+            _ => Ok(()),
+        }
     }
 
     /// Judges a stream by what the client would get of it.
@@ -137,5 +157,93 @@ impl Kept {
             }
         }
         self.check(&said.facts().choices)
+    }
+}
+
+/// What broke off at its length or by a filter says so, and would be no whole document under the parameter either; calls and a
+/// refusal come in place of a document.
+fn must_keep(choice: &AnswerChoice) -> bool {
+    let broke_off = matches!(choice.finish_reason.as_deref(), Some("length" | "content_filter"));
+    let instead = choice.text.trim().is_empty() && (!choice.tool_calls.is_empty() || !choice.refusal.trim().is_empty());
+    !broke_off && !instead
+}
+
+/// How many values a schema has, each reference counted as what it leads to. `None`: more than that, or something under which
+/// their number says nothing.
+fn values(schema: &Value, most: usize) -> Option<usize> {
+    let mut left = most;
+    count(schema, schema, REFERENCES_DEEP, &mut left)?;
+    Some(most - left)
+}
+
+fn count(root: &Value, value: &Value, references: usize, left: &mut usize) -> Option<()> {
+    *left = left.checked_sub(1)?;
+    match value {
+        Value::Array(list) => list.iter().try_for_each(|value| count(root, value, references, left)),
+        Value::Object(map) => map.iter().try_for_each(|(key, value)| match (key.as_str(), value) {
+            (key, _) if UNBOUNDED.contains(&key) => None,
+            ("$ref", Value::String(to)) => {
+                // One that leads back to itself comes to an end here.
+                let there = root.pointer(to.strip_prefix('#')?)?;
+                count(root, there, references.checked_sub(1)?, left)
+            }
+            _ => count(root, value, references, left),
+        }),
+        _ => Some(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_that_may_stand_for_any_amount_of_work_is_not_checked_here() {
+        assert_eq!(values(&json!({ "type": "object", "required": ["a", "b"] }), 100), Some(5));
+        assert_eq!(values(&json!([1, [2, 3], {}]), 6), Some(6));
+        assert_eq!(values(&json!([1, [2, 3], {}]), 5), None);
+        assert_eq!(
+            values(&json!({ "properties": { "a": { "allOf": [{ "$ref": "#" }, { "$ref": "#" }] } } }), 100),
+            None
+        );
+        assert_eq!(values(&json!({ "items": { "uniqueItems": true } }), 100), None);
+    }
+
+    #[test]
+    fn only_what_says_that_it_is_no_document_need_not_be_one() {
+        let choice = |text: &str, finish: Option<&str>| AnswerChoice {
+            text: text.into(),
+            finish_reason: finish.map(str::to_owned),
+            ..AnswerChoice::default()
+        };
+        for finish in [Some("stop"), Some("tool_calls"), None] {
+            assert!(must_keep(&choice("x", finish)), "{finish:?}");
+        }
+        assert!(!must_keep(&choice("{", Some("length"))) && !must_keep(&choice("", Some("content_filter"))));
+        assert!(must_keep(&AnswerChoice { refusal: " ".into(), ..choice("x", Some("stop")) }));
+        assert!(must_keep(&AnswerChoice { refusal: "no".into(), ..choice("x", Some("stop")) }));
+        assert!(!must_keep(&AnswerChoice { refusal: "no".into(), ..choice(" ", Some("stop")) }));
+        let calls = vec![crate::wire::ToolCall::default()];
+        assert!(!must_keep(&AnswerChoice { tool_calls: calls, ..choice("", Some("tool_calls")) }));
+    }
+
+    #[test]
+    fn an_answer_that_would_take_long_to_check_is_none() {
+        let request = |schema: Value| {
+            let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "x" }],
+                "response_format": { "type": "json_schema", "json_schema": { "strict": true, "schema": schema } } });
+            ChatRequest::parse(Bytes::from(body.to_string())).unwrap()
+        };
+        let kept = Kept::of(&request(json!({ "items": { "enum": (0..1000).collect::<Vec<_>>() } }))).unwrap();
+        let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
+        assert!(kept.check_text(&list(100)).is_ok());
+        assert!(matches!(kept.check_text(&list(3000)), Err(Failure::Quality(why)) if why.contains("too large")));
+        assert!(Kept::of(&request(json!({ "$ref": "#/$defs/a", "$defs": { "a": {} } }))).is_some());
+        assert!(Kept::of(&request(json!({ "$ref": "#" }))).is_none());
+        // A pattern that needs backtracking is not matched in linear time.
+        assert!(Kept::of(&request(json!({ "pattern": "(?=a)b" }))).is_none());
+        assert!(Kept::of(&request(json!({ "pattern": "^(a+)+$" }))).is_some());
     }
 }

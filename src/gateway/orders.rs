@@ -216,6 +216,8 @@ impl Orders {
         for (from, to) in moves.iter().filter_map(|(from, to)| Some((*from, (*to)?))) {
             let said = app.orders.lock().by_what.get(&from).map(|o| (o.forced, o.reason.clone(), o.until));
             let Some((forced, reason, until)) = said else { continue };
+            // The place that it leaves may come back, under this name or another.
+            inputs.extend(input(app, from, None));
             app.orders.write(app, to, forced, &reason, until);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             inputs.extend(input(app, to, Some(left.unwrap_or(LONGEST))));

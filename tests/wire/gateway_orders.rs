@@ -224,6 +224,31 @@ fn a_bench_follows_its_target_through_another_policy_or_ends_with_it() {
 }
 
 #[test]
+fn a_bench_that_moved_on_leaves_nothing_behind_where_it_was() {
+    let (a, b) = (Mock::start(good("a")), Mock::start(good("b")));
+    let here = crate::gateway::policy(&[("a", a.address), ("b", b.address)], &Change::default());
+    let elsewhere = here.replace("model: model-a", "model: model-a2");
+    let mut rig = Rig::of(&here, Change::default());
+    assert_eq!(order(&rig, "POST", "/orders/bench/a?for_s=600", Some("r")).status, 200);
+    rig.reload(&elsewhere).unwrap();
+    // While it stands it goes along, there and back.
+    rig.reload(&here).unwrap();
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("b"));
+    rig.reload(&elsewhere).unwrap();
+    assert_eq!(order(&rig, "DELETE", "/orders/bench/a", Some("r")).status, 200);
+    // What it was about first is back, and no order stands.
+    rig.reload(&here).unwrap();
+    assert_eq!(rig.target("a")["state"], "serving");
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("a"));
+    // The same place under another name, while an order about the old name's heir stands.
+    assert_eq!(order(&rig, "POST", "/orders/bench/a?for_s=600", Some("r")).status, 200);
+    rig.reload(&elsewhere).unwrap();
+    let beside = here.replace("  a:\n", "  z:\n").replace("[a, b]", "[z, b]");
+    rig.reload(&beside).unwrap();
+    assert_eq!(rig.stream().header("x-llmfo-target"), Some("z"));
+}
+
+#[test]
 fn an_order_that_cannot_be_taken_says_why_and_changes_nothing() {
     let a = Mock::start(good("a"));
     let rig = Rig::new(&[("a", a.address)]);
