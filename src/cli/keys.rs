@@ -100,7 +100,8 @@ const KEY_CHARS_MIN: usize = 20;
 /// It cannot be read, or something in it is wrong, which is shown.
 pub fn clients(global: &Global, path: &Path) -> Result<Vec<Client>> {
     let name = printable(&path.display().to_string(), 300);
-    let bytes = crate::files::bytes(path, FILE_BYTES_MAX).map_err(|why| {
+    // Not waited for: it is read again while the gateway serves.
+    let bytes = crate::files::bytes_of_file(path, FILE_BYTES_MAX).map_err(|why| {
         Expected::usage(
             format!("cannot read the client keys {name}: {why}"),
             "`llmfo keys new NAME` makes a key and says what to write there",

@@ -1,13 +1,13 @@
 //! The targets of a policy, ready to be dialled: clients, secrets, and what is known about them at first hand.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Expected, Result};
+use crate::files;
 use crate::policy::{Policy, SecretRef, Target, TargetId};
 use crate::units::printable;
 use crate::upstream::{Client, Endpoint, PoolLimits, Secret, Tls, read_secret};
@@ -192,13 +192,7 @@ fn read_authorities(path: &str) -> Result<Vec<u8>> {
             "paths are searched from the policy's folder, then from its parent",
         )
     };
-    let file = std::fs::File::open(path).map_err(|e| cannot(e.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(AUTHORITIES_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| cannot(e.to_string()))?;
-    if bytes.len() as u64 > AUTHORITIES_BYTES_MAX {
-        return Err(cannot(format!("it is longer than {AUTHORITIES_BYTES_MAX} bytes")));
-    }
-    Ok(bytes)
+    files::bytes_of_file(Path::new(path), AUTHORITIES_BYTES_MAX).map_err(cannot)
 }
 
 /// Evidence that is a connection alone: it was made and closed, nothing was asked.

@@ -1,7 +1,10 @@
 //! Connections: one that carries a request at a time (HTTP/1.1), and one that carries many (HTTP/2).
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::{http1, http2};
@@ -12,7 +15,8 @@ use super::fault::{Fault, FaultKind};
 use super::pieces::Pieces;
 use super::stream::{Counted, Stream as Socket};
 
-/// Requests at once on one HTTP/2 connection, the least that RFC 9113 recommends a server to allow; more get another one.
+/// Requests at once on one HTTP/2 connection, the least that RFC 9113 recommends a server to allow; fewer where it allows fewer.
+/// More get another connection.
 pub(super) const STREAMS_MAX: usize = 100;
 /// What may be on its way of one answer that its client does not read. All streams together stay below the connection's own
 /// window, so that slow clients never hold up the others on it.
@@ -44,10 +48,14 @@ impl Drop for One {
 pub(super) struct Many {
     sender: http2::SendRequest<Pieces>,
     task: AbortHandle,
+    /// What its task drives, until its end; it knows how many requests at once the peer allows.
+    driven: Arc<Mutex<Option<Driven>>>,
     pub(super) born: Instant,
     read: Arc<AtomicU64>,
     used: Mutex<Used>,
 }
+
+type Driven = Pin<Box<http2::Connection<TokioIo<Counted>, Pieces, TokioExecutor>>>;
 
 struct Used {
     places: usize,
@@ -69,7 +77,7 @@ impl Many {
     /// A place on it, if there is one.
     pub(super) fn place(self: &Arc<Many>) -> Option<Place> {
         let mut used = self.used();
-        if used.places >= STREAMS_MAX {
+        if used.places >= self.allowed() {
             return None;
         }
         let alone = used.places == 0;
@@ -78,9 +86,14 @@ impl Many {
         Some(Place { alone, read_before: self.read.load(Ordering::Relaxed), of: Arc::clone(self) })
     }
 
+    fn allowed(&self) -> usize {
+        let driven = self.driven.lock().unwrap_or_else(PoisonError::into_inner);
+        driven.as_ref().map_or(0, |d| d.current_max_send_streams().min(STREAMS_MAX))
+    }
+
     /// Places that are left on it.
     pub(super) fn room(&self) -> usize {
-        STREAMS_MAX.saturating_sub(self.used().places)
+        self.allowed().saturating_sub(self.used().places)
     }
 
     /// How long nobody has used it; `None`: it is in use.
@@ -145,7 +158,19 @@ pub(super) async fn speak(socket: Socket, http2: bool) -> Result<Made, Fault> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
-    let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+    let driven: Arc<Mutex<Option<Driven>>> = Arc::new(Mutex::new(Some(Box::pin(connection))));
+    let drives = Arc::clone(&driven);
+    let drive = std::future::poll_fn(move |cx| {
+        let mut driven = drives.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(connection) = driven.as_mut() else { return Poll::Ready(()) };
+        let over = connection.as_mut().poll(cx).map(drop);
+        if over.is_ready() {
+            // Requests that wait in it hear of its end by this.
+            *driven = None;
+        }
+        over
+    });
+    let task = tokio::spawn(drive).abort_handle();
     let used = Mutex::new(Used { places: 0, idle_since: born });
-    Ok(Made::Many(Arc::new(Many { sender, task, born, read, used })))
+    Ok(Made::Many(Arc::new(Many { sender, task, driven, born, read, used })))
 }

@@ -23,7 +23,7 @@ fn rig(a: SocketAddr, second: Option<&Mock>) -> Rig {
 /// The connection that is made at start to see whether it is there must not be in the way.
 fn seen_at_start(mock: &H2Mock, rig: &Rig) {
     rig.eventually("a first look", || (rig.target("a")["health"] == "reachable").then_some(()));
-    assert_eq!(mock.log(|l| l.connections), 1);
+    mock.until("a connection", |l| l.connections == 1);
 }
 
 fn is_whole(answer: &Response) {
@@ -152,11 +152,13 @@ fn a_connection_that_is_cut_ends_its_answers_with_an_error_and_is_not_used_again
 
 #[test]
 fn clients_that_do_not_read_hold_up_nobody_on_the_same_connection() {
-    let mock = H2Mock::start(|_, nth| if nth < 40 { Act::Large } else { Act::Answer });
+    let mock = H2Mock::start(|_, nth| if nth < 6 { Act::Large } else { Act::Answer });
     let rig = rig(mock.address, None);
     seen_at_start(&mock, &rig);
-    let stuck: Vec<_> = (0..40).map(|_| http::send(rig.listen, &http::chat_bytes(&body(true), &[]))).collect();
-    mock.until("all of them", |l| l.processed == 40);
+    let mut stuck: Vec<_> = (0..6).map(|_| http::send(rig.listen, &http::chat_bytes(&body(true), &[]))).collect();
+    for reading in &mut stuck {
+        reading.until("begun");
+    }
     for _ in 0..5 {
         is_whole(&rig.stream());
     }
@@ -165,6 +167,29 @@ fn clients_that_do_not_read_hold_up_nobody_on_the_same_connection() {
         reading.leave();
     }
     rig.wait_idle();
+}
+
+#[test]
+fn more_than_a_connection_carries_go_on_another_one_and_wait_for_nobody() {
+    let mock = H2Mock::allowing(2, |_, nth| if nth == 0 { Act::Answer } else { Act::Endless });
+    let rig = rig(mock.address, None);
+    seen_at_start(&mock, &rig);
+    // From its answer on it is known how many requests the provider allows.
+    is_whole(&rig.stream());
+    let mut open = Vec::new();
+    for _ in 0..6 {
+        let mut reading = http::send(rig.listen, &http::chat_bytes(&body(true), &[]));
+        reading.until("begun");
+        open.push(reading);
+    }
+    let connections = mock.log(|l| l.connections);
+    assert!(
+        (3..=4).contains(&connections),
+        "two on each, or one on a new one of which nothing is known yet: {connections}"
+    );
+    drop(open);
+    rig.wait_idle();
+    assert_eq!(rig.target("a")["counters"]["failed_counted"], 0);
 }
 
 #[test]
@@ -181,7 +206,7 @@ fn over_tls_it_is_spoken_only_if_both_sides_agree() {
         );
         Rig::of(&text, Change { folder: dir.path().to_owned(), ..Change::default() })
     };
-    let offers = H2Mock::under(Some(authority.server("models.example", 2100, &[b"h2"])), |_, _| Act::Answer);
+    let offers = H2Mock::under(Some(authority.server("models.example", 2100, &[b"h2"])), 100, |_, _| Act::Answer);
     is_whole(&over(offers.address).stream());
     assert_eq!(offers.log(|l| l.asked.clone()), ["models.example"]);
     let does_not = Secure::start(authority.server("models.example", 2100, &[b"http/1.1"]));

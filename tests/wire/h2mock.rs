@@ -58,12 +58,18 @@ type Script = Arc<dyn Fn(usize, usize) -> Act + Send + Sync>;
 
 impl H2Mock {
     pub fn start(script: impl Fn(usize, usize) -> Act + Send + Sync + 'static) -> H2Mock {
-        H2Mock::under(None, script)
+        H2Mock::under(None, u32::MAX, script)
+    }
+
+    /// One that allows so many requests at once on a connection.
+    pub fn allowing(streams: u32, script: impl Fn(usize, usize) -> Act + Send + Sync + 'static) -> H2Mock {
+        H2Mock::under(None, streams, script)
     }
 
     /// Under TLS, if there is a configuration.
     pub fn under(
         tls: Option<Arc<rustls::ServerConfig>>,
+        streams: u32,
         script: impl Fn(usize, usize) -> Act + Send + Sync + 'static,
     ) -> H2Mock {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -87,10 +93,10 @@ impl H2Mock {
                             let Ok(stream) = tokio_rustls::TlsAcceptor::from(config).accept(stream).await else {
                                 return;
                             };
-                            serve(stream, n, all).await;
+                            serve(stream, n, streams, all).await;
                         }
                         None if all.0(n, 0) == Act::Away => by_hand(stream, all.1).await,
-                        None => serve(stream, n, all).await,
+                        None => serve(stream, n, streams, all).await,
                     }
                 });
             }
@@ -112,8 +118,14 @@ impl H2Mock {
     }
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, n: usize, all: (Script, Arc<Mutex<Log>>, Arc<Semaphore>)) {
-    let Ok(mut connection) = server::handshake(stream).await else { return };
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    n: usize,
+    streams: u32,
+    all: (Script, Arc<Mutex<Log>>, Arc<Semaphore>),
+) {
+    let handshake = server::Builder::new().max_concurrent_streams(streams).handshake(stream);
+    let Ok(mut connection) = handshake.await else { return };
     let (away, mut go_away) = tokio::sync::mpsc::channel::<()>(8);
     let (cut, mut cut_now) = tokio::sync::mpsc::channel::<()>(8);
     loop {
