@@ -2,6 +2,7 @@
 //! to somebody who worked on it, and requests on one connection do not harm each other.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::certs::{Authority, Secure};
 use crate::gateway::{Change, Rig, body, policy};
@@ -159,6 +160,13 @@ fn clients_that_do_not_read_hold_up_nobody_on_the_same_connection() {
     for reading in &mut stuck {
         reading.until("begun");
     }
+    // Until nothing more of them goes anywhere.
+    let taken = std::cell::RefCell::new(0);
+    rig.eventually("a standstill", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = std::mem::replace(&mut *taken.borrow_mut(), mock.log(|l| l.large));
+        (before == *taken.borrow()).then_some(())
+    });
     for _ in 0..5 {
         is_whole(&rig.stream());
     }

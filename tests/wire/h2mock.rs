@@ -42,6 +42,8 @@ pub struct Log {
     pub processed: usize,
     /// Times that the end of a connection was announced in the middle of an answer.
     pub goaways: usize,
+    /// Pieces of large answers that were taken.
+    pub large: usize,
     /// Why streams were reset by the client.
     pub resets: Vec<Reason>,
 }
@@ -198,6 +200,7 @@ async fn answer(
                 if !send(&mut out, event(text_chunk(&"x".repeat(16_000)))).await {
                     return;
                 }
+                log.lock().unwrap().large += 1;
             }
         }
         Act::Answer | Act::Refuse | Act::Away => {}
