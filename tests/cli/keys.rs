@@ -92,8 +92,8 @@ fn keys_made_here_open_the_gateway_also_after_a_reload_and_a_broken_file_changes
     std::fs::write(at("admin.key"), format!("{admin}\n")).unwrap();
     let args =
         ["--policy", "p.yaml", "--client-keys", "k.yaml", "--admin", "0.0.0.0:0", "--admin-key-file", "admin.key"];
-    let gateway = Served::of(serve(dir.path(), &[]), &args);
-    let listen = &gateway.first["listen"];
+    let mut gateway = Served::of(serve(dir.path(), &[]), &args);
+    let listen = &gateway.first["listen"].clone();
     let admin_at = gateway.first["admin"].as_str().unwrap().replace("0.0.0.0", "127.0.0.1");
     assert_eq!((get(listen, "/v1/models", &shop), get(listen, "/v1/models", &batch)), (200, 401));
 
@@ -112,8 +112,8 @@ fn keys_made_here_open_the_gateway_also_after_a_reload_and_a_broken_file_changes
     let (code, _, why) = llmfo(&list, &[]);
     assert_eq!(code, Some(4), "it was read, and nothing is in it: {why}");
 
+    let pid = rustix::process::Pid::from_child(&gateway.child);
     let reload = |until: &str| {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(gateway.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
         let start = Instant::now();
         loop {
@@ -143,4 +143,12 @@ fn keys_made_here_open_the_gateway_also_after_a_reload_and_a_broken_file_changes
     std::fs::write(at("p.yaml"), "version: [").unwrap();
     reload("llmfo_client_keys_reloads_total{result=\"taken\"} 2");
     assert_eq!((get(listen, "/v1/models", &shop), get(listen, "/v1/models", &batch)), (200, 401));
+    gateway.signal(rustix::process::Signal::TERM);
+    gateway.wait();
+    let mut log = String::new();
+    gateway.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("request not taken") && log.contains("the client keys were not replaced"), "{log}");
+    for key in [&shop, &batch, &admin] {
+        assert!(!log.contains(key.as_str()), "{log}");
+    }
 }

@@ -99,7 +99,7 @@ pub fn whose(clients: &[Arc<Client>], digest: &Digest, now_unix_s: i64) -> Resul
     let mut found = None;
     for client in clients {
         for key in &client.keys {
-            if bool::from(key.ct_eq(digest)) {
+            if same(key, digest) {
                 found = Some(client);
             }
         }
@@ -109,6 +109,16 @@ pub fn whose(clients: &[Arc<Client>], digest: &Digest, now_unix_s: i64) -> Resul
         return Err(Denied::Expired { client: client.name.clone() });
     }
     Ok(Arc::clone(client))
+}
+
+/// In a time that tells nothing of where they differ. By words: a file may hold thousands of keys, and each is compared.
+fn same(a: &Digest, b: &Digest) -> bool {
+    let words = |d: &Digest| {
+        let (words, _) = d.as_chunks::<8>();
+        [words[0], words[1], words[2], words[3]].map(u64::from_ne_bytes)
+    };
+    let differ = words(a).iter().zip(words(b)).fold(0, |differ, (a, b)| differ | (a ^ b));
+    differ.ct_eq(&0).into()
 }
 
 /// What one client has used.
