@@ -12,6 +12,7 @@ pub mod policy_tests;
 pub mod serve;
 pub mod simulate;
 pub mod toxiproxy;
+pub mod trace;
 pub mod validate;
 
 use std::io::Write;
@@ -67,6 +68,8 @@ pub enum Command {
     Ctl(ctl::Args),
     /// Make a key for a client of the gateway, or for its admin listener.
     Keys(keys::Args),
+    /// One customer's story from a journal: who was asked, why, what failed, what they got.
+    Trace(trace::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -114,6 +117,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Ledger(args) => ledger::run(&global, args),
         Command::Ctl(args) => ctl::run(&global, args),
         Command::Keys(args) => keys::run(&global, args),
+        Command::Trace(args) => trace::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

@@ -2,6 +2,8 @@
 //! Own plain types; the gateway's driver turns the core's notes into these.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod story;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -49,6 +49,8 @@ mod gateway_replay;
 #[cfg(test)]
 mod gateway_tls;
 #[cfg(test)]
+mod gateway_trace;
+#[cfg(test)]
 mod gateway_types;
 #[cfg(test)]
 mod gateway_withhold;

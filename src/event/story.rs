@@ -1,0 +1,410 @@
+//! One customer's story out of a journal: which requests, who was asked and why, who was passed over and since when, what the
+//! client got. From the journal alone: the gateway may be gone.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Event, Stamped};
+
+/// Version of [`Story`]. Members are only added.
+pub const STORY_FORMAT: u32 = 1;
+/// Requests told of at most; the newest ones.
+pub const REQUESTS_MAX: usize = 1_000;
+/// Changes remembered of one target, and targets of which they are remembered.
+const CHANGES_MAX: usize = 64;
+const TARGETS_MAX: usize = 10_000;
+
+/// One dial, as the decision record has it. Milliseconds since the request arrived.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dial {
+    /// Target by name.
+    pub target: String,
+    /// Why it was chosen.
+    pub why: String,
+    /// Class of its outcome.
+    pub class: String,
+    /// Named reason of its outcome.
+    pub reason: String,
+    /// Personal data was masked for it.
+    pub masked: bool,
+    /// What remained of the deadline before it.
+    pub remaining_ms_before: u64,
+    /// When it was dialled.
+    pub dialled_ms: f64,
+    /// When it was connected.
+    pub connected_ms: Option<f64>,
+    /// When the first sign of life came.
+    pub first_token_ms: Option<f64>,
+    /// When its answer committed the client.
+    pub committed_ms: Option<f64>,
+    /// When it was over.
+    pub ended_ms: f64,
+}
+
+/// A target that was not asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PassedOver {
+    /// Target by name.
+    pub target: String,
+    /// Named reason.
+    pub reason: String,
+    /// More, for people.
+    pub detail: String,
+}
+
+/// The parts of a decision record that are told.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Record {
+    route: String,
+    stream: bool,
+    intent: Option<String>,
+    outcome: String,
+    handoff: Option<serde_json::Value>,
+    target: Option<String>,
+    attempts: Vec<Dial>,
+    skipped: Vec<PassedOver>,
+    total_ms: f64,
+}
+
+/// Something that was so, or became so, about a target or the gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Circumstance {
+    /// When, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// About which target; `None`: about the whole gateway.
+    pub target: Option<String>,
+    /// In a few words.
+    pub text: String,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// Its id.
+    pub request: String,
+    /// Its conversation, if the client named one.
+    pub conversation: Option<String>,
+    /// The turn.
+    pub turn: Option<u64>,
+    /// Whose key it came with, where clients have keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+    /// When it arrived, Unix milliseconds.
+    pub arrived_unix_ms: u64,
+    /// Arrival to the end of everything.
+    pub total_ms: f64,
+    /// Version and SHA-256 of the policy that held when it was over, where the journal goes back so far.
+    pub policy: Option<(String, String)>,
+    /// Route by name.
+    pub route: String,
+    /// Streamed or not.
+    pub stream: bool,
+    /// Intent as the client said it.
+    pub intent: Option<String>,
+    /// How it ended.
+    pub outcome: String,
+    /// What led to a handoff.
+    pub handoff: Option<String>,
+    /// Who answered.
+    pub target: Option<String>,
+    /// Dials in order.
+    pub attempts: Vec<Dial>,
+    /// Targets passed over.
+    pub skipped: Vec<PassedOver>,
+    /// What held at its arrival for the targets named above, and what changed while it was under way.
+    pub circumstances: Vec<Circumstance>,
+}
+
+/// The story.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Story {
+    /// [`STORY_FORMAT`].
+    pub format: u32,
+    /// What was looked for.
+    pub id: String,
+    /// Oldest first.
+    pub requests: Vec<Told>,
+    /// Older ones that are not told of.
+    pub left_out: u64,
+    /// Failures of a request that is not over by the end of the journal.
+    pub unfinished: Vec<Circumstance>,
+}
+
+/// Reads a journal line by line.
+#[derive(Debug)]
+pub struct Teller {
+    id: String,
+    policy: Option<(String, String)>,
+    of_targets: BTreeMap<String, VecDeque<Circumstance>>,
+    of_all: VecDeque<Circumstance>,
+    requests: VecDeque<Told>,
+    left_out: u64,
+    unfinished: Vec<(String, Circumstance)>,
+}
+
+impl Teller {
+    /// Looks for a request id, a correlation id (`<conversation>/<turn>`) or a conversation.
+    #[must_use]
+    pub fn new(id: &str) -> Teller {
+        Teller {
+            id: id.to_owned(),
+            policy: None,
+            of_targets: BTreeMap::new(),
+            of_all: VecDeque::new(),
+            requests: VecDeque::new(),
+            left_out: 0,
+            unfinished: Vec::new(),
+        }
+    }
+
+    /// The next event, in the order in which they were written.
+    pub fn hear(&mut self, said: &Stamped) {
+        let at = said.at_unix_ms;
+        match &said.event {
+            // A gateway that starts knows nothing of what was before it.
+            Event::Started { policy, policy_sha256, .. } => {
+                self.policy = Some((policy.clone(), policy_sha256.clone()));
+                self.of_targets.clear();
+                self.all(at, "the gateway started".to_owned());
+            }
+            Event::PolicyReplaced { policy, policy_sha256, .. } => {
+                self.policy = Some((policy.clone(), policy_sha256.clone()));
+                self.all(at, format!("policy {policy} holds from here on"));
+            }
+            Event::CoreRebuilt { requests } => {
+                self.of_targets.clear();
+                self.all(at, format!("the core was rebuilt; {requests} requests got an error"));
+            }
+            Event::Availability { target, state, reason, for_ms } => {
+                let span = for_ms.map(|ms| format!(" for {:.1} s", ms as f64 / 1e3)).unwrap_or_default();
+                self.target(at, target, format!("{state}{span} ({reason})"));
+            }
+            Event::Order { order, state, target, fault, reason, for_ms } => {
+                let what = fault.as_ref().map_or_else(|| order.clone(), |fault| format!("{order} {fault}"));
+                let span = for_ms.map(|ms| format!(" for {} s", ms / 1_000)).unwrap_or_default();
+                let text = format!("operator: {what} {state}{span}: {reason}");
+                match target {
+                    Some(target) => self.target(at, target, text),
+                    None => self.all(at, text),
+                }
+            }
+            Event::Alert { target: Some(target), reason, text } => self.target(at, target, format!("{reason}: {text}")),
+            Event::Alert { target: None, reason, text } => self.all(at, format!("{reason}: {text}")),
+            Event::AttemptFailed { target, class, reason, probe: false, request: Some(request), conversation } => {
+                if self.means(request, conversation.as_deref(), None) && self.unfinished.len() < REQUESTS_MAX {
+                    let text = format!("request {request}: attempt failed: {reason} ({class})");
+                    let of = Circumstance { at_unix_ms: at, target: Some(target.clone()), text };
+                    self.unfinished.push((request.clone(), of));
+                }
+            }
+            Event::Decision { request, conversation, turn, client, record } => {
+                self.unfinished.retain(|(of, _)| of != request);
+                if self.means(request, conversation.as_deref(), *turn) {
+                    let told = self.told(at, request, conversation.as_ref(), *turn, record);
+                    let told = Told { client: client.clone(), ..told };
+                    if self.requests.len() == REQUESTS_MAX {
+                        self.requests.pop_front();
+                        self.left_out += 1;
+                    }
+                    self.requests.push_back(told);
+                }
+            }
+            Event::AttemptFailed { .. } | Event::Phase { .. } | Event::Fault { .. } | Event::Stopped { .. } => {}
+        }
+    }
+
+    /// The end of the journal.
+    #[must_use]
+    pub fn end(self) -> Story {
+        Story {
+            format: STORY_FORMAT,
+            id: self.id,
+            requests: self.requests.into(),
+            left_out: self.left_out,
+            unfinished: self.unfinished.into_iter().map(|(_, of)| of).collect(),
+        }
+    }
+
+    /// Where a turn is not known, its conversation is enough.
+    fn means(&self, request: &str, conversation: Option<&str>, turn: Option<u64>) -> bool {
+        if self.id == request {
+            return true;
+        }
+        let Some(rest) = conversation.and_then(|c| self.id.strip_prefix(c)) else { return false };
+        match (rest, turn) {
+            ("", _) => true,
+            (rest, Some(turn)) => rest.strip_prefix('/').is_some_and(|n| n == turn.to_string()),
+            (rest, None) => rest.starts_with('/'),
+        }
+    }
+
+    fn told(
+        &self,
+        at_unix_ms: u64,
+        request: &str,
+        conversation: Option<&String>,
+        turn: Option<u64>,
+        record: &serde_json::Value,
+    ) -> Told {
+        let record: Record = serde_json::from_value(record.clone()).unwrap_or_default();
+        let total_ms = record.total_ms.max(0.0);
+        let arrived_unix_ms = at_unix_ms.saturating_sub(total_ms as u64);
+        let mut names: Vec<&String> = record.attempts.iter().map(|d| &d.target).collect();
+        names.extend(record.skipped.iter().map(|s| &s.target));
+        names.sort_unstable();
+        names.dedup();
+        let mut circumstances = Vec::new();
+        for of in names.into_iter().filter_map(|name| self.of_targets.get(name)).chain([&self.of_all]) {
+            let before = of.iter().rev().find(|c| c.at_unix_ms <= arrived_unix_ms);
+            circumstances.extend(before.cloned());
+            circumstances.extend(of.iter().filter(|c| c.at_unix_ms > arrived_unix_ms).cloned());
+        }
+        circumstances.sort_by_key(|c| c.at_unix_ms);
+        Told {
+            request: request.to_owned(),
+            conversation: conversation.cloned(),
+            turn,
+            client: None,
+            arrived_unix_ms,
+            total_ms,
+            policy: self.policy.clone(),
+            route: record.route,
+            stream: record.stream,
+            intent: record.intent,
+            outcome: record.outcome,
+            handoff: record.handoff.map(|h| h.as_str().map_or_else(|| h.to_string(), str::to_owned)),
+            target: record.target,
+            attempts: record.attempts,
+            skipped: record.skipped,
+            circumstances,
+        }
+    }
+
+    fn target(&mut self, at_unix_ms: u64, target: &str, text: String) {
+        if !self.of_targets.contains_key(target) && self.of_targets.len() == TARGETS_MAX {
+            return;
+        }
+        let of = self.of_targets.entry(target.to_owned()).or_default();
+        keep(of, Circumstance { at_unix_ms, target: Some(target.to_owned()), text });
+    }
+
+    fn all(&mut self, at_unix_ms: u64, text: String) {
+        keep(&mut self.of_all, Circumstance { at_unix_ms, target: None, text });
+    }
+}
+
+fn keep(of: &mut VecDeque<Circumstance>, new: Circumstance) {
+    if of.len() == CHANGES_MAX {
+        of.pop_front();
+    }
+    of.push_back(new);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(ms: u64, event: Event) -> Stamped {
+        Stamped { v: 1, seq: ms, at_unix_ms: ms, mono_ns: 0, event }
+    }
+
+    fn decision(ms: u64, request: &str, conversation: Option<&str>, turn: Option<u64>) -> Stamped {
+        let record = json!({
+            "format": 1, "route": "chat", "stream": true, "intent": null, "outcome": "answered", "target": "b", "total_ms": 100.0,
+            "attempts": [{ "target": "b", "why": "instead of a: open", "class": "success", "reason": "ok", "remaining_ms_before": 8000,
+                           "dialled_ms": 1.0, "connected_ms": 2.0, "first_token_ms": 3.0, "committed_ms": 4.0, "ended_ms": 100.0 }],
+            "skipped": [{ "target": "a", "reason": "open", "detail": "until 12 s" }]
+        });
+        let conversation = conversation.map(str::to_owned);
+        at(ms, Event::Decision { request: request.into(), conversation, turn, client: None, record })
+    }
+
+    fn changed(ms: u64, target: &str, state: &str) -> Stamped {
+        let (target, state) = (target.into(), state.into());
+        at(ms, Event::Availability { target, state, reason: "why".into(), for_ms: Some(5_000) })
+    }
+
+    fn story(id: &str, lines: &[Stamped]) -> Story {
+        let mut teller = Teller::new(id);
+        lines.iter().for_each(|line| teller.hear(line));
+        teller.end()
+    }
+
+    #[test]
+    fn what_held_at_the_arrival_and_what_changed_meanwhile_is_told_and_nothing_of_others() {
+        let started = Event::Started { policy: "p1".into(), policy_sha256: "aa".into(), seed: 1, pid: 2 };
+        let story = story(
+            "r-1",
+            &[
+                at(1_000, started),
+                changed(2_000, "a", "cooling"),
+                changed(3_000, "a", "probing"),
+                changed(3_500, "z", "cooling"),
+                // It came at 3,900: this was while it was under way.
+                changed(3_950, "b", "cooling"),
+                decision(4_000, "r-1", Some("c"), Some(2)),
+                changed(5_000, "a", "serving"),
+            ],
+        );
+        assert_eq!(story.requests.len(), 1);
+        let told = &story.requests[0];
+        assert_eq!(
+            (told.arrived_unix_ms, told.outcome.as_str(), told.target.as_deref()),
+            (3_900, "answered", Some("b"))
+        );
+        assert_eq!(told.policy, Some(("p1".to_owned(), "aa".to_owned())));
+        let texts: Vec<(u64, &str)> = told.circumstances.iter().map(|c| (c.at_unix_ms, c.text.as_str())).collect();
+        assert_eq!(
+            texts,
+            [(1_000, "the gateway started"), (3_000, "probing for 5.0 s (why)"), (3_950, "cooling for 5.0 s (why)")]
+        );
+        assert_eq!((told.attempts[0].why.as_str(), told.skipped[0].reason.as_str()), ("instead of a: open", "open"));
+    }
+
+    #[test]
+    fn a_request_a_turn_or_a_conversation_is_meant() {
+        let lines = [
+            decision(1, "r-1", Some("c-9"), Some(1)),
+            decision(2, "r-2", Some("c-9"), Some(12)),
+            decision(3, "r-3", Some("c-90"), Some(1)),
+            decision(4, "r-4", None, None),
+            decision(5, "c-9", None, None),
+        ];
+        let found = |id: &str| story(id, &lines).requests.into_iter().map(|t| t.request).collect::<Vec<_>>();
+        assert_eq!(found("r-2"), ["r-2"]);
+        assert_eq!(found("c-9"), ["r-1", "r-2", "c-9"]);
+        assert_eq!(found("c-9/1"), ["r-1"]);
+        assert_eq!(found("c-9/12"), ["r-2"]);
+        assert!(found("c").is_empty() && found("c-9/").is_empty() && found("r").is_empty());
+    }
+
+    #[test]
+    fn a_request_that_never_ended_is_not_passed_over() {
+        let failed = |request: &str| {
+            let (target, class, reason) = ("a".into(), "provider".into(), "reset".into());
+            let request = Some(request.to_owned());
+            Event::AttemptFailed { target, class, reason, probe: false, request, conversation: Some("c".into()) }
+        };
+        let story = story("c", &[at(1, failed("r-1")), at(2, failed("r-2")), decision(3, "r-1", Some("c"), Some(1))]);
+        assert_eq!(story.unfinished.len(), 1);
+        assert_eq!(story.unfinished[0].text, "request r-2: attempt failed: reset (provider)");
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let mut teller = Teller::new("c");
+        for n in 0..u64::try_from(REQUESTS_MAX).unwrap() + 5 {
+            teller.hear(&changed(n, "a", "cooling"));
+            teller.hear(&decision(n, &format!("r-{n}"), Some("c"), Some(n)));
+        }
+        let story = teller.end();
+        assert_eq!((story.requests.len(), story.left_out), (REQUESTS_MAX, 5));
+        assert!(story.requests.iter().all(|t| t.circumstances.len() <= CHANGES_MAX));
+    }
+}
