@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::Verdict;
 use crate::units::printable;
 
+/// Most memory of one compiled pattern that comes from outside.
+const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// Violations named in one verdict.
 const SHOWN: usize = 3;
 
@@ -34,7 +36,7 @@ impl Schema {
     pub fn compile_linear(schema: &Value) -> Result<Schema, String> {
         jsonschema::options()
             .should_validate_formats(true)
-            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(PATTERN_BYTES_MAX))
             .build(schema)
             .map(Schema)
             .map_err(|e| printable(&e.to_string(), 200))

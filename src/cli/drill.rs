@@ -262,6 +262,7 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     live.0.finish();
     runtime.shutdown_timeout(Duration::from_secs(1));
     let done = done?;
+    let exit = global.term.decided(exit_of(&done.evidence, done.judgement.verdict, done.facts.cleanup));
     match args.format {
         Format::Json => {
             let value = summary(&done.evidence, &done.judgement, &done.facts);
@@ -270,7 +271,7 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
         Format::Human if global.quiet => global.term.out(done.judgement.verdict.word()),
         Format::Human => global.term.out(&human(global, &done, &options.report)),
     }
-    Ok(exit_of(&done.evidence, done.judgement.verdict, done.facts.cleanup))
+    Ok(exit)
 }
 
 /// What is no URL is said before anything is started.
@@ -397,13 +398,15 @@ fn ended_by_hand(done: &Done, report: &Path, width: Option<u16>) -> String {
 fn clean(global: &Global) -> Result<Exit> {
     let state = state_folder()?;
     let healing = runtime()?.block_on(leftovers::heal(&state, None))?;
+    let dirty = healing.cleanup == Cleanup::Dirty;
+    let exit = global.term.decided(if dirty { Exit::Dirty } else { Exit::Good });
     if healing.said.is_empty() {
         global.term.out("nothing was left behind by earlier drills");
     }
     for line in &healing.said {
         global.term.out(line);
     }
-    Ok(if healing.cleanup == Cleanup::Dirty { Exit::Dirty } else { Exit::Good })
+    Ok(exit)
 }
 
 fn exit_of(evidence: &Evidence, verdict: Verdict, cleanup: Cleanup) -> Exit {

@@ -101,11 +101,12 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn broken(global: &Global, format: Format, report: &Report) -> Exit {
+    let exit = global.term.decided(Exit::Verdict);
     match format {
         Format::Human => global.term.out(&render_human(report, global.term.out_color, global.term.width)),
         Format::Json => global.term.out(&render_json(report, false)),
     }
-    Exit::Verdict
+    exit
 }
 
 /// Looks names up and reads series and times.
@@ -212,6 +213,7 @@ fn tell(
 ) -> Exit {
     let all: usize = answers.iter().map(|(_, a)| a.len()).sum();
     let held: usize = answers.iter().map(|(_, a)| a.iter().filter(|a| a.held).count()).sum();
+    let exit = global.term.decided(if held == all { Exit::Good } else { Exit::Verdict });
     match format {
         Format::Json => {
             let question = |test: &PolicyTest, a: &Answer| {
@@ -247,5 +249,5 @@ fn tell(
             global.term.out(&format!("{held} of {all} questions answered as expected\n"));
         }
     }
-    if held == all { Exit::Good } else { Exit::Verdict }
+    exit
 }

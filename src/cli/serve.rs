@@ -348,7 +348,7 @@ async fn serve(
 fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &mut Gateway) {
     match again(global, args, chosen, gateway) {
         Ok(None) => tracing::info!(
-            "nothing changed: the policy is as before; credentials and admission records were read again"
+            "nothing changed: the policy is as before; credentials, admission records and texts of adapters were read again"
         ),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
         Err(why) => {

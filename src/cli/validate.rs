@@ -123,6 +123,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let (report, hint) = findings(&chosen.path, &content, now)?;
     let report = report.hide_info(global.quiet);
     let strict = args.deny == Some(Deny::Warnings);
+    let exit = global.term.decided(if report.valid(strict) { Exit::Good } else { Exit::Verdict });
     match args.format {
         Format::Human => global.term.out(&render_human(&report, global.term.out_color, global.term.width)),
         Format::Json => global.term.out(&render_json(&report, strict)),
@@ -130,7 +131,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     if let Some(hint) = hint.filter(|_| !global.quiet) {
         global.term.err(hint);
     }
-    Ok(if report.valid(strict) { Exit::Good } else { Exit::Verdict })
+    Ok(exit)
 }
 
 fn announce(global: &Global, chosen: &Chosen) {

@@ -66,12 +66,26 @@ impl Adapters {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others hold from now on. Those of targets that are no longer there stay for the requests that are under way.
-    pub fn hold(&self, texts: Texts) {
+    /// Others hold from now on. Those of targets that are no longer there stay for the requests that are under way. A target
+    /// whose text is another under the same version is told of: what was evaluated is not what is sent.
+    pub fn hold(&self, policy: &Policy, before: &Policy, texts: Texts) -> Vec<Event> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = Texts::clone(&now);
+        let same_version = |id: TargetId| {
+            let was = before.targets.iter().find(|t| t.id == id);
+            was.is_some_and(|was| was.adapter == policy.target(id).adapter)
+        };
+        let changed =
+            |(id, text): &(&TargetId, &Arc<str>)| all.get(id).is_some_and(|was| was != *text) && same_version(**id);
+        let told = texts.iter().filter(changed).map(|(id, _)| Event::Alert {
+            target: Some(policy.target(*id).name.clone()),
+            reason: "adapter_changed".to_owned(),
+            text: "the text of its adapter is another, and its version is the same: it was not evaluated".to_owned(),
+        });
+        let told = told.collect();
         all.extend(texts);
         *now = Arc::new(all);
+        told
     }
 
     /// The text that asks this target for the schema of this request, if a text must.
@@ -100,6 +114,9 @@ const SCHEMA_VALUES_MAX: usize = 5_000;
 const WORK_MAX: usize = 2_000_000;
 /// Under these a small schema can stand for any amount of work.
 const UNBOUNDED: [&str; 4] = ["$id", "$dynamicRef", "$recursiveRef", "uniqueItems"];
+/// Patterns in a schema, and their characters: to compile one may cost a thousand times its length.
+const PATTERNS_MAX: usize = 32;
+const PATTERN_CHARS_MAX: usize = 200;
 /// References that lead to references, so deep. What is generated from nested types has a few.
 const REFERENCES_DEEP: usize = 32;
 
@@ -171,25 +188,45 @@ fn must_keep(choice: &AnswerChoice) -> bool {
 /// How many values a schema has, each reference counted as what it leads to. `None`: more than that, or something under which
 /// their number says nothing.
 fn values(schema: &Value, most: usize) -> Option<usize> {
-    let mut left = most;
-    count(schema, schema, REFERENCES_DEEP, &mut left)?;
-    Some(most - left)
+    let mut count = Count { root: schema, left: most, patterns_left: PATTERNS_MAX };
+    count.value(schema, REFERENCES_DEEP)?;
+    Some(most - count.left)
 }
 
-fn count(root: &Value, value: &Value, references: usize, left: &mut usize) -> Option<()> {
-    *left = left.checked_sub(1)?;
-    match value {
-        Value::Array(list) => list.iter().try_for_each(|value| count(root, value, references, left)),
-        Value::Object(map) => map.iter().try_for_each(|(key, value)| match (key.as_str(), value) {
-            (key, _) if UNBOUNDED.contains(&key) => None,
+struct Count<'a> {
+    root: &'a Value,
+    left: usize,
+    patterns_left: usize,
+}
+
+impl Count<'_> {
+    fn value(&mut self, value: &Value, references: usize) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        match value {
+            Value::Array(list) => list.iter().try_for_each(|value| self.value(value, references)),
+            Value::Object(map) => map.iter().try_for_each(|(key, value)| self.member(key, value, references)),
+            _ => Some(()),
+        }
+    }
+
+    fn member(&mut self, key: &str, value: &Value, references: usize) -> Option<()> {
+        match (key, value) {
+            (key, _) if UNBOUNDED.contains(&key) => return None,
             ("$ref", Value::String(to)) => {
                 // One that leads back to itself comes to an end here.
-                let there = root.pointer(to.strip_prefix('#')?)?;
-                count(root, there, references.checked_sub(1)?, left)
+                let there = self.root.pointer(to.strip_prefix('#')?)?;
+                return self.value(there, references.checked_sub(1)?);
             }
-            _ => count(root, value, references, left),
-        }),
-        _ => Some(()),
+            ("pattern", Value::String(pattern)) => self.pattern(pattern)?,
+            ("patternProperties", Value::Object(map)) => map.keys().try_for_each(|pattern| self.pattern(pattern))?,
+            _ => {}
+        }
+        self.value(value, references)
+    }
+
+    fn pattern(&mut self, pattern: &str) -> Option<()> {
+        self.patterns_left = self.patterns_left.checked_sub(1)?;
+        (pattern.len() <= PATTERN_CHARS_MAX).then_some(())
     }
 }
 
@@ -209,6 +246,15 @@ mod tests {
             None
         );
         assert_eq!(values(&json!({ "items": { "uniqueItems": true } }), 100), None);
+        let patterns = |n: usize| json!({ "allOf": vec![json!({ "pattern": "^a" }); n] });
+        assert!(
+            values(&patterns(PATTERNS_MAX), 1_000).is_some() && values(&patterns(PATTERNS_MAX + 1), 1_000).is_none()
+        );
+        assert_eq!(values(&json!({ "patternProperties": { "a".repeat(201): {} } }), 100), None);
+        // A long chain would be walked by a deep recursion.
+        let chain: serde_json::Map<String, Value> =
+            (0..4_000).map(|n| (format!("d{n}"), json!({ "$ref": format!("#/$defs/d{}", n + 1) }))).collect();
+        assert_eq!(values(&json!({ "$ref": "#/$defs/d0", "$defs": chain }), SCHEMA_VALUES_MAX), None);
     }
 
     #[test]

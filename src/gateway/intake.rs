@@ -207,13 +207,16 @@ pub struct Labels {
 pub fn labels(headers: &HeaderMap, request: &ChatRequest) -> Result<Labels, Refusal> {
     let label = |name: &'static str, key: &str| -> Result<Option<String>, Refusal> {
         let mut all = headers.get_all(name).iter();
-        let Some(value) = all.next() else {
-            return Ok(request.labels.get(key).filter(|v| !v.is_empty()).cloned());
-        };
+        let said = all.next();
         if all.next().is_some() {
             return Err(bad_label(name, "is there twice"));
         }
-        let text = value.to_str().map_err(|_| bad_label(name, "is not plain ASCII"))?.trim();
+        let text = match (said, request.labels.get(key)) {
+            (Some(value), _) => value.to_str().ok(),
+            (None, Some(value)) => Some(value.as_str()).filter(|v| v.chars().all(|c| matches!(c, ' '..='~'))),
+            (None, None) => return Ok(None),
+        };
+        let text = text.ok_or_else(|| bad_label(name, "is not plain ASCII"))?.trim();
         if text.len() > LABEL_BYTES_MAX {
             return Err(bad_label(name, "is too long"));
         }
@@ -394,6 +397,11 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().unwrap());
             assert_eq!(labels(&headers, &r).unwrap_err().status, 400, "{name}");
+        }
+        // In the body the same holds: a conversation that is left out silently would have no ledger.
+        for said in ["café", &"c".repeat(300), &"c".repeat(3_000), "a\\u0007b"] {
+            let body = format!(r#"{{"model":"chat","metadata":{{"llmfo_conversation":"{said}"}},"messages":[]}}"#);
+            assert_eq!(labels(&HeaderMap::new(), &request(&body)).unwrap_err().status, 400, "{said}");
         }
     }
 }

@@ -35,7 +35,7 @@ impl Gateway {
         let (texts, more) = adapters::read(&policy, &app.folder);
         app.targets.hold(targets);
         let files_say = vec![Input::Evidence { records }, adapters::input(&texts)];
-        app.adapters.hold(texts);
+        let changed = app.adapters.hold(&policy, &before, texts);
         files_say.clone_into(&mut self.files_say.lock().unwrap_or_else(PoisonError::into_inner));
         Orders::follow(app, &before, &policy, |orders| {
             app.driver.succeed(&policy, files_say.into_iter().chain(orders).collect());
@@ -51,7 +51,7 @@ impl Gateway {
                 before_sha256: before.sha256.clone(),
             });
         }
-        for alert in alerts.into_iter().chain(more) {
+        for alert in alerts.into_iter().chain(more).chain(changed) {
             Watcher::event(&**app, alert);
         }
         for target in &app.driver.snapshot().targets {

@@ -65,6 +65,9 @@ pub struct History {
     pub to_s: i64,
 }
 
+/// Longest history, in years: as many as `--months` takes.
+const YEARS_MAX: i64 = 100;
+
 /// Why a history cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
@@ -91,6 +94,7 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
     };
     let (target, from, to, impact) = (column("target")?, column("from")?, column("to")?, column("impact")?);
     let mut incidents = Vec::new();
+    let mut numbers = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for (line, row) in lines {
         if incidents.len() == MOST_LINES {
@@ -120,6 +124,7 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
         if !names.contains(&name) {
             names.push(name.clone());
         }
+        numbers.push(line);
         incidents.push(Incident { target: name, from_s, to_s, impact });
     }
     let first = incidents.iter().map(|i| i.from_s).min();
@@ -128,6 +133,11 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
         (Some(from), Some(to)) => (from, to),
         _ => (0, 0),
     };
+    if to_s - from_s > YEARS_MAX * 366 * 86_400 {
+        let at = incidents.iter().position(|i| i.from_s < to_s - YEARS_MAX * 366 * 86_400).unwrap_or(0);
+        let what = format!("the history is longer than {YEARS_MAX} years; is a year mistyped?");
+        return Err(bad(numbers.get(at).copied().unwrap_or(1), what));
+    }
     Ok(History { incidents, names, from_s, to_s })
 }
 

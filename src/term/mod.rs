@@ -5,6 +5,7 @@ pub mod progress;
 pub mod table;
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::exit::Exit;
 
@@ -24,6 +25,9 @@ pub struct Term {
     /// Columns of stdout, where known.
     pub width: Option<u16>,
 }
+
+/// Exit code for a result that nobody reads to its end.
+static DECIDED: AtomicU8 = AtomicU8::new(0);
 
 impl Term {
     /// Reads the facts of this process.
@@ -48,15 +52,23 @@ impl Term {
         }
     }
 
-    /// Writes the result to stdout. A broken pipe ends the process quietly: whoever read has seen enough. Any other failure
-    /// loses the result, so that the process says so and ends with the code for "could not run".
+    /// What this process ends with is decided, whether or not somebody reads on: a verdict must not become "good" because the
+    /// reader has seen enough. Returns it.
+    pub fn decided(&self, exit: Exit) -> Exit {
+        DECIDED.store(exit.code(), Ordering::Relaxed);
+        exit
+    }
+
+    /// Writes the result to stdout. A broken pipe ends the process quietly, with what was [`Term::decided`] (else with "good"):
+    /// whoever read has seen enough. Any other failure loses the result, so that the process says so and ends with the code for
+    /// "could not run".
     pub fn out(&self, text: &str) {
         match write_all(&mut std::io::stdout().lock(), text) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => leave(Exit::Good),
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => leave(DECIDED.load(Ordering::Relaxed)),
             Err(e) => {
                 self.err(&format!("llmfo: the result could not be written: {e}\n  next: is the disk full?"));
-                leave(Exit::CouldNotRun);
+                leave(Exit::CouldNotRun.code());
             }
         }
     }
@@ -84,8 +96,8 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<u16> {
 }
 
 #[expect(clippy::exit, reason = "nobody can be told any more: what stdout was for is lost or no longer wanted")]
-fn leave(exit: Exit) -> ! {
-    std::process::exit(i32::from(exit.code()))
+fn leave(code: u8) -> ! {
+    std::process::exit(i32::from(code))
 }
 
 fn write_all(to: &mut impl Write, text: &str) -> std::io::Result<()> {

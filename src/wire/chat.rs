@@ -471,8 +471,11 @@ impl Reading {
                     self.twice = self.twice.or((!first).then_some("metadata"));
                 } else if self.labels.contains_key(label) {
                     self.twice.get_or_insert("metadata");
-                } else if m.value.len() <= MAX_LABEL_BYTES {
-                    self.labels.extend(json::loose_text(m.value).map(|value| (label.to_owned(), value)));
+                } else if let Some(mut value) = json::loose_text(m.value) {
+                    // Whoever reads it must see that it was longer than it may be.
+                    let end = (0..=MAX_LABEL_BYTES).rev().find(|n| value.is_char_boundary(*n)).unwrap_or(0);
+                    value.truncate(end);
+                    self.labels.insert(label.to_owned(), value);
                 }
             }
         });

@@ -9,6 +9,8 @@ mod kinds;
 #[cfg(test)]
 mod ledger;
 #[cfg(test)]
+mod pipes;
+#[cfg(test)]
 mod planted;
 #[cfg(test)]
 mod policy_page;

@@ -40,11 +40,14 @@ fn rig(a: &Mock, b: &Mock, template: Option<&str>) -> (Rig, tempfile::TempDir) {
         std::fs::write(dir.path().join("adapters/x.md"), template).unwrap();
     }
     let change = Change { folder: dir.path().to_owned(), ..Change::default() };
-    let yaml = policy(&[("a", a.address), ("b", b.address)], &change)
-        .replacen("json_schema: strict", "json_schema: prompt_only", 1)
-        .replacen("    model: model-a\n", "    model: model-a\n    adapter: x\n", 1)
-        .replacen("pools:\n", "adapters:\n  x: { version: 1, replaces: [json_schema_strict], system_suffix: 'file:adapters/x.md' }\npools:\n", 1);
+    let yaml = with_adapter(&policy(&[("a", a.address), ("b", b.address)], &change));
     (Rig::of(&yaml, change), dir)
+}
+
+fn with_adapter(yaml: &str) -> String {
+    yaml        .replacen("json_schema: strict", "json_schema: prompt_only", 1)
+        .replacen("    model: model-a\n", "    model: model-a\n    adapter: x\n", 1)
+        .replacen("pools:\n", "adapters:\n  x: { version: 1, replaces: [json_schema_strict], system_suffix: 'file:adapters/x.md' }\npools:\n", 1)
 }
 
 fn body(stream: bool, schema: &serde_json::Value) -> String {
@@ -131,6 +134,33 @@ fn without_its_text_or_with_what_cannot_be_checked_the_target_is_passed_over() {
         assert_eq!((got.status, got.header("x-llmfo-target")), (200, Some("b")), "{}", got.text());
         assert_eq!(a.asked(), 0, "nothing is dropped silently");
     }
+}
+
+#[test]
+fn a_text_that_changed_under_its_version_is_told_of_and_one_that_is_gone_stands_in_no_more() {
+    let (a, b) = (Mock::start(says(GOOD)), Mock::start(says(GOOD)));
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("adapters/x.md");
+    std::fs::create_dir(dir.path().join("adapters")).unwrap();
+    std::fs::write(&text, TEMPLATE).unwrap();
+    let journal = dir.path().join("j.jsonl");
+    let change = Change { folder: dir.path().to_owned(), journal: Some(journal.clone()), ..Change::default() };
+    let yaml = with_adapter(&policy(&[("a", a.address), ("b", b.address)], &change));
+    let mut rig = Rig::of(&yaml, change);
+    let answers =
+        |rig: &Rig| http::chat(rig.listen, &body(false, &schema()), &[]).header("x-llmfo-target").map(str::to_owned);
+    assert_eq!(answers(&rig).as_deref(), Some("a"));
+    rig.reload(&yaml).unwrap();
+    std::fs::write(&text, "Only JSON.").unwrap();
+    rig.reload(&yaml).unwrap();
+    assert_eq!(answers(&rig).as_deref(), Some("a"));
+    std::fs::remove_file(&text).unwrap();
+    rig.reload(&yaml).unwrap();
+    assert_eq!(answers(&rig).as_deref(), Some("b"), "nothing asks for the schema any more");
+    rig.stop(std::time::Duration::from_secs(1));
+    let lines = std::fs::read_to_string(&journal).unwrap();
+    let told = |reason: &str| lines.lines().filter(|l| l.contains(reason)).count();
+    assert_eq!((told("adapter_changed"), told("adapter_unreadable")), (1, 1), "{lines}");
 }
 
 #[test]

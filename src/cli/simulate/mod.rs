@@ -191,12 +191,13 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.cost = report.runs.first().and_then(|run| cost::bill(&prices, &plan.policy, run));
     report.lay_beside(&plan.policy);
     report.notes.extend(notes(&plan));
+    let exit = global.term.decided(exit_of(&report));
     match args.format {
         Format::Json => global.term.out(&report.json()),
         Format::Text if global.quiet => global.term.out(&text::verdict(global, &args, &report)),
         Format::Text => global.term.out(&text::text(global, &args, &report)),
     }
-    Ok(exit_of(&report))
+    Ok(exit)
 }
 
 /// Seeds that draw everything.
@@ -221,13 +222,14 @@ fn swarm(global: &Global, args: &Args, seeds: u64, stop: &Stop) -> Result<Exit> 
     progress.finish();
     let elapsed_s = began.elapsed().as_secs_f64();
     done.requests_per_s = (elapsed_s > 0.0).then(|| done.requests as f64 / elapsed_s);
+    let exit = global.term.decided(if done.failed.is_empty() { Exit::Good } else { Exit::Verdict });
     global.term.out(&match args.format {
         Format::Json => serde_json::to_string_pretty(&done).unwrap_or_default() + "\n",
         // A policy and commands to be copied stay whole.
         Format::Text if done.failed.is_empty() => wrap(&done.text(), global.term.width) + "\n",
         Format::Text => done.text(),
     });
-    Ok(if done.failed.is_empty() { Exit::Good } else { Exit::Verdict })
+    Ok(exit)
 }
 
 fn exit_of(report: &Report) -> Exit {

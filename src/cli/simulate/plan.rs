@@ -38,6 +38,9 @@ const MONTHS_MIN: f64 = 1e-6;
 /// Shorter outages than 0.6 s are no outages but single failures, and there would be more of them than can be drawn.
 const MEAN_OUTAGE_MIN: f64 = 0.01;
 
+/// A shared domain that is down for longer is no domain that two channels would share.
+const SHARED_MAX: f64 = 0.5;
+
 pub(super) fn check(args: &Args) -> Result<()> {
     let share = |name: &str, value: f64, least: f64| {
         if value.is_finite() && value >= least && value <= 1.0 {
@@ -47,6 +50,10 @@ pub(super) fn check(args: &Args) -> Result<()> {
     };
     share("channel-availability", args.channel_availability, 0.01)?;
     share("shared-domain", args.shared_domain, 0.0)?;
+    if args.shared_domain > SHARED_MAX {
+        let hint = "what is down all the time needs no simulation; write 0.001 for 0.1 %";
+        return Err(Expected::usage(format!("--shared-domain is {}", args.shared_domain), hint));
+    }
     let within = |name: &str, value: f64, least: f64, most: f64| {
         if value.is_finite() && value >= least && value <= most {
             return Ok(());

@@ -189,8 +189,29 @@ pub fn judge(ev: &Evidence) -> Judgement {
     match (&ev.lab_lost, &ev.spoilt) {
         (Some(why), _) => without_lab(ev, why, judgement),
         (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, None) if ev.ended_by_hand() => half(judgement),
         (None, None) => judgement,
     }
+}
+
+/// Somebody ended the run: half of it is no ground for anything but proven harm.
+fn half(judgement: Judgement) -> Judgement {
+    let mut findings = Findings::default();
+    findings.add_all(harm(&judgement.findings));
+    let promises = not_judged(judgement.promises, "the run was ended before its time");
+    let verdict = findings.verdict(true);
+    Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
+}
+
+fn not_judged(mut promises: Vec<Promise>, why: &str) -> Vec<Promise> {
+    for promise in &mut promises {
+        promise.verdict = Kept::NotJudged;
+        for row in &mut promise.rows {
+            row.verdict = Kept::NotJudged;
+            row.why = why.to_owned();
+        }
+    }
+    promises
 }
 
 fn harm(findings: &[Finding]) -> Vec<Finding> {
@@ -216,14 +237,7 @@ fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgem
     let mut findings = Findings::default();
     findings.add_all(harm);
     findings.add(&spoilt.code, spoilt.text.clone());
-    let mut promises = judgement.promises;
-    for promise in &mut promises {
-        promise.verdict = Kept::NotJudged;
-        for row in &mut promise.rows {
-            row.verdict = Kept::NotJudged;
-            row.why = format!("the run says nothing ({})", spoilt.code);
-        }
-    }
+    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", spoilt.code));
     let verdict = findings.verdict(false);
     Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
 }

@@ -487,7 +487,17 @@ fn an_entry_that_dies_is_not_the_gateways_fault_when_the_client_moves_on() {
 fn an_aborted_run_is_aborted_unless_harm_was_seen() {
     let mut ev = good();
     ev.aborted = Some(Aborted { by: "interrupted".into(), text: "Ctrl-C".into() });
-    assert_eq!(judge(&ev).verdict, Verdict::Aborted);
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Aborted, vec![]));
+    let rows = j.promises.iter().flat_map(|p| p.rows.iter().map(|r| r.verdict).chain([p.verdict]));
+    assert!(rows.clone().count() > 4 && rows.into_iter().all(|v| v == Kept::NotJudged), "half a run keeps no promise");
+    // What would be a failure of a whole run is none of half a one; harm is harm.
+    ev.windows[0].restored_ms = f64::INFINITY;
+    for request in &mut ev.requests {
+        request.useful_text_ms = request.useful_text_ms.map(|ms| ms + 60_000.0);
+    }
+    assert_eq!(codes(&judge(&ev)), Vec::<&str>::new());
     ev.effects = vec![effect(1, "k"), effect(2, "k")];
-    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Fail, vec!["duplicate_effect"]));
 }

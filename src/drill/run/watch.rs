@@ -79,7 +79,10 @@ impl Faults {
         if let Some(lease) = &self.lease {
             let history = self.client.history().await.unwrap_or_default();
             let own = history.iter().filter(|h| h.lease.as_ref() == Some(lease));
-            let paths: Vec<String> = own.map(|h| crate::units::printable(&h.proxy, 80)).collect();
+            let mut paths: Vec<String> = own.map(|h| crate::units::printable(&h.proxy, 80)).collect();
+            // One proxy may carry several faults.
+            paths.sort_unstable();
+            paths.dedup();
             return (!paths.is_empty())
                 .then(|| format!("the lease ran out and the fault server healed by itself: {}", paths.join(", ")));
         }

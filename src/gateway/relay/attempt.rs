@@ -301,11 +301,13 @@ impl Attempt {
                         let mut all = Bytes::from(std::mem::take(all));
                         let kind = text(headers, &CONTENT_TYPE);
                         if let Some(originals) = &self.plan.masked {
-                            let Ok(restored) = restore_answer(originals, all, ANSWER_BYTES_MAX) else {
-                                self.broke(Failure::TooLarge, false, None);
-                                continue;
-                            };
-                            all = restored;
+                            match restore_answer(originals, all, ANSWER_BYTES_MAX) {
+                                Ok(restored) => all = restored,
+                                Err(fault) => {
+                                    self.stream_fault(fault);
+                                    continue;
+                                }
+                            }
                         }
                         let read = read_answer(&all, kind.as_deref(), &self.plan.secrets);
                         self.whole(all, read);

@@ -1,5 +1,6 @@
 //! Which texts of an answer values come back into; and a whole answer, restored.
 
+use crate::wire::StreamFault;
 use bytes::Bytes;
 
 use super::hold::{Mode, restore};
@@ -182,12 +183,12 @@ pub(super) fn added(splices: &[Splice]) -> usize {
     splices.iter().map(|(_, text)| text.len()).sum()
 }
 
-/// A whole answer with the values put back. What is no answer, or not UTF-8, stays as it is.
+/// A whole answer with the values put back. What is no answer stays as it is.
 ///
 /// # Errors
-/// If it would be larger than `max_bytes`.
-pub fn restore_answer(originals: &Originals, body: Bytes, max_bytes: usize) -> Result<Bytes, TooLarge> {
-    let Ok(text) = std::str::from_utf8(&body) else { return Ok(body) };
+/// It would be larger than `max_bytes`; or it is not UTF-8, so that a placeholder in it would reach the client as it is.
+pub fn restore_answer(originals: &Originals, body: Bytes, max_bytes: usize) -> Result<Bytes, StreamFault> {
+    let text = std::str::from_utf8(&body).map_err(|_| not_text())?;
     let data = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut splices = Vec::new();
     let object = hear(data, |heard| {
@@ -200,11 +201,12 @@ pub fn restore_answer(originals: &Originals, body: Bytes, max_bytes: usize) -> R
         return Ok(body);
     }
     if data.len().saturating_add(added(&splices)) > max_bytes {
-        return Err(TooLarge);
+        return Err(StreamFault::TooLarge);
     }
     Ok(rewrite::splice(data.as_bytes(), &splices))
 }
 
-/// With the values put back it is larger than an answer may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLarge;
+/// An answer to a masked request that cannot be read as text.
+pub(super) fn not_text() -> StreamFault {
+    StreamFault::Malformed("bytes that are no UTF-8, in which what was masked cannot be put back".to_owned())
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::answer::{Fragment, Key, added, hear, restore_text};
+use super::answer::{Fragment, Key, added, hear, not_text, restore_text};
 use super::originals::Originals;
 use super::text::quoted_inside;
 use crate::wire::json;
@@ -50,11 +50,11 @@ impl Restorer {
             return Ok(Restored { before: None, event, life: false });
         }
         let data = event.data.clone();
-        let text = std::str::from_utf8(&data).ok().filter(|_| !event.is_done());
-        // What cannot be read must not overtake what is held back.
-        let Some(whole) = text else {
+        // The end must not overtake what is held back.
+        if event.is_done() {
             return Ok(Restored { before: self.rest(), event, life: false });
-        };
+        }
+        let whole = std::str::from_utf8(&data).map_err(|_| not_text())?;
         let originals = Arc::clone(&self.originals);
         let (mut due, mut splices, mut life) = (Vec::new(), Vec::new(), false);
         hear(whole, |mut heard| {

@@ -1,6 +1,6 @@
 //! Phone numbers. International ones: a `+` and 8 to 15 digits (E.164), with spaces, hyphens, dots, slashes and brackets
-//! between them; also after `tel:`. National ones only where the area code stands in brackets and the rest is grouped, or the
-//! area code begins with the trunk digit 0: bare digits would be order numbers as often as not.
+//! between them; also after `tel:`. National ones only where the area code stands in brackets and the rest is grouped or, behind a trunk digit and
+//! three digits, has seven; or where the area code begins with the trunk digit 0: bare digits would be order numbers as often as not.
 
 use std::ops::Range;
 
@@ -54,6 +54,7 @@ fn international(text: &str, plus: usize, floor: usize, taken: &Taken<'_>) -> Op
     let first = digit(bytes, at).filter(|d| *d > 0)?;
     // The North American plan and that of Russia and Kazakhstan have one length.
     let one_length = if matches!(first, 1 | 7) { groups(bytes, at, 11, taken) } else { None };
+    let one_length = one_length.filter(|(_, count)| *count == 11);
     let (end, count) = one_length.or_else(|| groups(bytes, at, DIGITS.end - 1, taken))?;
     DIGITS.contains(&count).then_some(end)
 }
@@ -124,6 +125,7 @@ fn national(text: &str, bracket: usize, floor: usize, taken: &Taken<'_>) -> Opti
     }
     let mut at = bracket + area + 2;
     at += gap(bytes, at);
+    let rest = at;
     let trunked = digit(bytes, bracket + 1) == Some(0);
     let (mut count, mut parts, mut end) = (area + (bracket - start - if start < bracket { space } else { 0 }), 0, at);
     loop {
@@ -140,7 +142,9 @@ fn national(text: &str, bracket: usize, floor: usize, taken: &Taken<'_>) -> Opti
         }
         at = end + space;
     }
-    let written = parts >= 2 || (parts == 1 && trunked);
+    // Behind a trunk digit and an area code of three, seven digits that nobody has grouped are a number too.
+    let bare = parts == 1 && start < bracket && area == 3 && end - rest == 7;
+    let written = parts >= 2 || (parts == 1 && trunked) || bare;
     let free = !taken.holds(start) && !taken.holds(end.saturating_sub(1));
     (written && (9..=12).contains(&count) && !glued(after(text, end)) && free).then_some(start..end)
 }
