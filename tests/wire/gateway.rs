@@ -12,12 +12,15 @@ use llmfo::gateway::listener::ListenerLimits;
 use llmfo::gateway::{Gateway, Settings};
 use serde_json::Value;
 
+use crate::canary;
 use crate::http::{self, Response};
 
 pub struct Rig {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     gateway: Option<Gateway>,
+    /// Journals, to be searched at the end.
+    written: Vec<PathBuf>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -73,8 +76,14 @@ pub fn clients(text: &str) -> Vec<Client> {
 pub fn policy(targets: &[(&str, SocketAddr)], change: &Change) -> String {
     let mut text = String::from("version: test-1\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n");
     for (name, address) in targets {
+        let credentials = if change.target.contains("credentials:") {
+            String::new()
+        } else {
+            format!("    credentials: file:{}\n", canary::key_file(name).display())
+        };
         text.push_str(&format!(
-            "  {name}:\n    base_url: http://{address}/v1\n    model: model-{name}\n    capabilities: {{ tools: true, json_schema: strict, vision: true }}\n{}",
+            "  {name}:\n    base_url: http://{address}/v1\n    model: model-{name}\n{credentials}    \
+             capabilities: {{ tools: true, json_schema: strict, vision: true }}\n{}",
             change.target
         ));
     }
@@ -102,6 +111,8 @@ impl Rig {
     }
 
     pub fn of(yaml: &str, change: Change) -> Rig {
+        canary::watch_log();
+        let written = change.journal.iter().chain(&change.inputs).cloned().collect();
         let (policy, found) = llmfo::policy::load("test.yaml", yaml.as_bytes());
         let policy = policy.unwrap_or_else(|| panic!("{found:#?}\n{yaml}"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -121,7 +132,7 @@ impl Rig {
             admin_key: change.admin_key.map(AdminKey::new),
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();
-        Rig { listen: gateway.listen, admin: gateway.admin, gateway: Some(gateway), runtime }
+        Rig { listen: gateway.listen, admin: gateway.admin, gateway: Some(gateway), written, runtime }
     }
 
     /// A streamed request with one user message.
@@ -208,6 +219,11 @@ impl Rig {
         self.gateway.as_ref().unwrap().hold_clients(clients(text));
     }
 
+    /// What the admin side shows of all that was.
+    fn pages(&self) -> std::io::Result<Vec<(&'static str, String)>> {
+        ["/metrics", "/snapshot"].into_iter().map(|page| Ok((page, http::try_get(self.admin, page)?))).collect()
+    }
+
     /// Stops the gateway as a signal would.
     pub fn stop(&mut self, drain: Duration) -> usize {
         let gateway = self.gateway.take().unwrap();
@@ -223,12 +239,26 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        let searched = !std::thread::panicking();
         if let Some(gateway) = self.gateway.take() {
+            // One that was frozen or has no room says nothing more.
+            if searched && let Ok(pages) = self.pages() {
+                pages.iter().for_each(|(page, text)| canary::search(page, text));
+            }
             self.runtime.block_on(gateway.stop(Duration::ZERO));
+        }
+        if searched {
+            for path in &self.written {
+                let text = std::fs::read(path).unwrap_or_default();
+                canary::search(&path.display().to_string(), &String::from_utf8_lossy(&text));
+            }
         }
     }
 }
 
 pub fn body(stream: bool) -> String {
-    format!(r#"{{"model":"chat","stream":{stream},"messages":[{{"role":"user","content":"hello"}}]}}"#)
+    format!(
+        r#"{{"model":"chat","stream":{stream},"messages":[{{"role":"user","content":"hello, I am {}"}}]}}"#,
+        canary::PERSON
+    )
 }

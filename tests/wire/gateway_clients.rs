@@ -45,7 +45,6 @@ fn who_has_no_key_or_a_wrong_one_is_told_so_and_nobody_is_asked() {
     let expired = file("", ", expires: 2001-01-01T00:00:00Z");
     let rig = rig(&mock, expired);
     for (headers, says) in [
-        (vec![], "There is no key"),
         (vec![("authorization", "Bearer sk-llmfo-test-of-the-shop-012345678X")], "not one of this gateway's clients"),
         (vec![("authorization", "Basic c2hvcDo=")], "holds no key"),
         (vec![("authorization", "Bearer sk-llmfo-test-of-the-batch-0123456789")], "The key of batch has expired"),
@@ -60,6 +59,9 @@ fn who_has_no_key_or_a_wrong_one_is_told_so_and_nobody_is_asked() {
         assert!(error["message"].as_str().unwrap().contains(says), "{error}");
         assert_eq!(error["request_id"].as_str(), answer.header("x-llmfo-request-id"));
     }
+    let bare = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
+    let answer = http::send(rig.listen, bare.as_bytes()).whole();
+    assert!(answer.status == 401 && answer.text().contains("There is no key"), "{}", answer.text());
     // Nothing else of it either; only that it lives.
     for path in ["/v1/models", "/v1/models/chat", "/elsewhere"] {
         assert_eq!(http::get(rig.listen, path).status, 401, "{path}");
@@ -98,7 +100,8 @@ fn the_clients_name_is_everywhere_and_its_key_nowhere() {
     }
     counted(&rig, "shop", "answered", 2);
     for seen in mock.seen() {
-        assert_eq!(seen.header("authorization"), None, "{}", seen.head);
+        // The target's own key, and nothing of the client's.
+        assert_ne!(seen.header("authorization"), Some(format!("bearer {KEY}").as_str()), "{}", seen.head);
         assert!(!seen.head.contains(KEY) && !String::from_utf8_lossy(&seen.body).contains(KEY));
     }
     let everywhere = rig.metrics() + &rig.snapshot().to_string();

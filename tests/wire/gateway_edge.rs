@@ -69,7 +69,7 @@ fn secrets_go_to_their_own_target_and_are_echoed_to_nobody() {
     });
     let change = Change { journal: Some(journal.clone()), ..Change::default() };
     let yaml = policy(&[("a", a.address)], &change)
-        .replace("    model: model-a\n", &format!("    model: model-a\n    credentials: file:{}\n", path.display()));
+        .replace(&crate::canary::key_file("a").display().to_string(), &path.display().to_string());
     let mut rig = Rig::of(&yaml, change);
     let got = rig.stream();
     assert_eq!(a.seen()[0].header("authorization"), Some(format!("bearer {}", key.to_lowercase()).as_str()));

@@ -16,7 +16,11 @@ const HTTP2: &str = "    connection: { http2: true }\n";
 fn rig(a: SocketAddr, second: Option<&Mock>) -> Rig {
     let mut targets = vec![("a", a)];
     targets.extend(second.map(|m| ("second", m.address)));
-    let text = policy(&targets, &Change::default());
+    // Limits that a busy machine keeps: none of these tests is about time.
+    let text = policy(&targets, &Change::default())
+        .replace("first_token_timeout_ms: 500", "first_token_timeout_ms: 3000")
+        .replace("idle_timeout_ms: 500", "idle_timeout_ms: 10000")
+        .replace("deadline_ms: 4000", "deadline_ms: 8000");
     let base = format!("base_url: http://{a}/v1\n");
     Rig::of(&text.replace(&base, &format!("{base}{HTTP2}")), Change::default())
 }

@@ -79,6 +79,11 @@ pub fn send(to: SocketAddr, bytes: &[u8]) -> Reading {
 
 /// A POST of JSON to the chat endpoint.
 pub fn chat_bytes(body: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut headers = headers.to_vec();
+    let key = format!("Bearer {}", crate::canary::APPLICATION);
+    if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("authorization")) {
+        headers.push(("authorization", &key));
+    }
     let more: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}",
@@ -89,6 +94,16 @@ pub fn chat_bytes(body: &str, headers: &[(&str, &str)]) -> Vec<u8> {
 
 pub fn chat(to: SocketAddr, body: &str, headers: &[(&str, &str)]) -> Response {
     send(to, &chat_bytes(body, headers)).whole()
+}
+
+/// As [`get`], the body alone, for whoever can do without.
+pub fn try_get(to: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())?;
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all)?;
+    Ok(String::from_utf8_lossy(&all).into_owned())
 }
 
 pub fn get(to: SocketAddr, path: &str) -> Response {

@@ -1,6 +1,8 @@
 //! What is on the wire: streams as real providers send them, and what a client must get of them.
 
 #[cfg(test)]
+mod canary;
+#[cfg(test)]
 mod certs;
 #[cfg(test)]
 mod failover_table;
