@@ -41,31 +41,35 @@ impl Drop for Service {
     }
 }
 
-#[test]
-fn official_python_client() {
-    let Some(python) = peer::program("Python with the openai package", "LLMFO_PYTHON") else { return };
+/// Runs a client's script against a gateway in front of a lab of its own.
+fn passes(client: &mut Command) {
     let lab = Service::start(&["lab", "up"]);
     let policy = lab.text("/policy");
+    let loopback = "127.0.0.1:0";
     let gateway = Service::start(&[
-        "serve",
-        "--policy",
-        &policy,
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--format",
+        "serve", "--policy", &policy, "--listen", loopback, "--admin", loopback, "--ledger", "memory", "--format",
         "json",
     ]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/openai_client.py");
-    let run = Command::new(python)
-        .arg(script)
-        .arg(format!("http://{}/v1", gateway.text("/listen")))
-        .arg(lab.text("/admin"))
-        .output()
-        .unwrap();
+    let run = client.arg(format!("http://{}/v1", gateway.text("/listen"))).arg(lab.text("/admin")).output().unwrap();
     let out = String::from_utf8_lossy(&run.stdout);
     println!("{out}");
     assert!(run.status.success(), "{out}\n{}", String::from_utf8_lossy(&run.stderr));
     assert!(out.contains("all checks passed"), "{out}");
+}
+
+fn script(name: &str) -> String {
+    format!("{}/tests/real/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn official_python_client() {
+    let Some(python) = peer::program("Python with the openai package", "LLMFO_PYTHON") else { return };
+    passes(Command::new(python).arg(script("openai_client.py")));
+}
+
+#[test]
+fn official_javascript_client() {
+    let what = "the openai package for JavaScript";
+    let Some(package) = peer::program(what, "LLMFO_OPENAI_JS") else { return };
+    passes(Command::new("node").arg(script("openai_client.mjs")).arg(package));
 }
