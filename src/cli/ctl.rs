@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Global;
+use super::keys::AdminKeyFile;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::admin::orders::REASON;
@@ -35,6 +36,8 @@ pub struct Args {
     /// The gateway's admin listener. Default: that of the only gateway with a ledger below the state folder.
     #[arg(long, global = true, value_name = "ADDR", env = "LLMFO_ADMIN")]
     pub admin: Option<SocketAddr>,
+    #[command(flatten)]
+    admin_key: AdminKeyFile,
     /// For people, or the list of orders as JSON.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub format: Format,
@@ -134,7 +137,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         Some(admin) => admin,
         None => super::ledger::only_gateway()?,
     };
-    let (done, answer) = (ask.done.clone(), send(admin, ask)?);
+    let key = args.admin_key.read()?;
+    let (done, answer) = (ask.done.clone(), send(admin, key.as_deref(), ask)?);
     match args.format {
         Format::Json => global.term.out(&format!("{answer:#}\n")),
         Format::Human => {
@@ -211,7 +215,7 @@ fn percent(name: &str) -> String {
     name.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-fn send(admin: SocketAddr, ask: Ask) -> Result<Value> {
+fn send(admin: SocketAddr, key: Option<&str>, ask: Ask) -> Result<Value> {
     let unreachable = |why: String| {
         Expected::could_not(
             format!("the gateway's admin listener at {admin} did not answer: {}", printable(&why, 200)),
@@ -224,8 +228,12 @@ fn send(admin: SocketAddr, ask: Ask) -> Result<Value> {
         let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build();
         let client = client.map_err(|e| unreachable(e.to_string()))?;
         let url = format!("http://{admin}{}", ask.path);
-        let asked = client.request(ask.method, url).header(REASON, ask.reason).send().await;
-        let mut answer = asked.map_err(|e| unreachable(e.to_string()))?;
+        let asked = client.request(ask.method, url).header(REASON, ask.reason);
+        let asked = match key {
+            Some(key) => asked.bearer_auth(key),
+            None => asked,
+        };
+        let mut answer = asked.send().await.map_err(|e| unreachable(e.to_string()))?;
         let status = answer.status();
         let mut body = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(|e| unreachable(e.to_string()))? {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Global;
+use super::keys::AdminKeyFile;
 use crate::drill::run::safety::state_folder;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -54,6 +55,8 @@ pub struct ListArgs {
     /// Ask the admin listener of a running gateway instead of reading a file.
     #[arg(long, value_name = "ADDR", conflicts_with = "ledger")]
     pub admin: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    admin_key: AdminKeyFile,
     /// With the arguments of each call, in JSON. They may hold personal data.
     #[arg(long, requires = "format")]
     pub with_arguments: bool,
@@ -223,11 +226,16 @@ fn ask(admin: std::net::SocketAddr, args: &ListArgs, since_unix_ms: u64) -> Resu
             "see that it is a gateway of this version and that it runs; once it has stopped the file itself can be read",
         )
     };
+    let key = args.admin_key.read()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| failed(e.to_string()))?;
     runtime.block_on(async {
         let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build().map_err(|e| failed(e.to_string()))?;
-        let mut answer = client.get(url).send().await.map_err(|e| failed(e.to_string()))?;
+        let asked = match &key {
+            Some(key) => client.get(url).bearer_auth(key),
+            None => client.get(url),
+        };
+        let mut answer = asked.send().await.map_err(|e| failed(e.to_string()))?;
         let status = answer.status();
         let mut body = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(|e| failed(e.to_string()))? {

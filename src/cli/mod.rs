@@ -5,6 +5,7 @@ pub mod ctl;
 pub mod drill;
 pub mod drill_paths;
 pub mod explain;
+pub mod keys;
 pub mod lab;
 pub mod ledger;
 pub mod policy_file;
@@ -66,6 +67,8 @@ pub enum Command {
     Ledger(ledger::Args),
     /// Give orders to a running gateway: bench a target, emergency mode.
     Ctl(ctl::Args),
+    /// Make a key for a client of the gateway, or for its admin listener.
+    Keys(keys::Args),
     /// One customer's story from a journal: who was asked, why, what failed, what they got.
     Trace(trace::Args),
     /// Print shell completions.
@@ -114,6 +117,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Toxiproxy(args) => toxiproxy::run(&global, args),
         Command::Ledger(args) => ledger::run(&global, args),
         Command::Ctl(args) => ctl::run(&global, args),
+        Command::Keys(args) => keys::run(&global, args),
         Command::Trace(args) => trace::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }

@@ -90,6 +90,8 @@ pub enum Kind {
     Drill,
     /// Tests of a policy.
     Tests,
+    /// Keys of clients.
+    Clients,
     /// Unit prices of `simulate`.
     Prices,
     /// What a drill came to.
@@ -112,6 +114,7 @@ impl Kind {
             () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
             () if has("rounds") => Some(Kind::Drill),
             () if has("tests") => Some(Kind::Tests),
+            () if has("clients") => Some(Kind::Clients),
             () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
             () if all(&["scenario", "trace_hash"]) => Some(Kind::Simulation),
             () if all(&["group", "target", "verdict"]) => Some(Kind::Record),
@@ -126,6 +129,9 @@ impl Kind {
             Kind::Policy => ("a policy", "`llmfo validate FILE` checks it, `llmfo serve --policy FILE` runs it"),
             Kind::Drill => ("a drill", "`llmfo drill run FILE` runs it, `llmfo validate FILE` checks it"),
             Kind::Tests => ("a file of tests of a policy", "`llmfo validate --tests FILE` runs it"),
+            Kind::Clients => {
+                ("a file of client keys", "`llmfo validate FILE` checks it, `llmfo serve --client-keys FILE` takes it")
+            }
             Kind::Prices => ("a list of prices", "`llmfo simulate --prices FILE` reads it"),
             Kind::Summary => {
                 ("the summary of a drill", "`llmfo drill run` wrote it; report.md beside it says the same for people")

@@ -12,6 +12,7 @@ use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
+use super::keys::{self, AdminKeyFile};
 use super::policy_file::{self, Kind};
 use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
@@ -48,10 +49,16 @@ pub struct Args {
     /// The policy file. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
-    /// Where clients dial; port 0 takes a free one. Loopback only in this version.
+    /// Where clients dial; port 0 takes a free one. Anything but loopback needs --client-keys.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     pub listen: SocketAddr,
-    /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID.
+    /// The file with the hashes of the clients' keys, their routes and quotas (`llmfo keys new NAME` makes a key). Without it
+    /// whoever reaches the listener may ask. Read again with the policy.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub client_keys: Option<PathBuf>,
+    #[command(flatten)]
+    admin_key: AdminKeyFile,
+    /// Where operators look: /healthz /readyz /metrics /snapshot /events /decisions/ID. Anything but loopback needs a key.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     pub admin: SocketAddr,
     /// Append events as JSON Lines to this file.
@@ -137,13 +144,15 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
+    let clients = args.client_keys.as_deref().map(|path| keys::clients(global, path)).transpose()?;
+    let admin_key = args.admin_key.wanted()?;
     credentials(&policy, &chosen.path)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| Expected::could_not(format!("no runtime: {e}"), "raise the limit of threads"))?;
     // Before the ledger and the journals are touched: of a gateway that runs already its port is what must be heard of.
-    let doors = runtime.block_on(Doors::open(args.listen, args.admin))?;
+    let doors = runtime.block_on(Doors::open(args.listen, clients.is_some(), args.admin, admin_key.is_some()))?;
     let ledger = Ledger::start(&ledger_place(&args, &chosen.path)?)?;
     let settings = Settings {
         policy: Arc::new(policy),
@@ -162,6 +171,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             bodies_bytes: usize::try_from(args.bodies_mib.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
             ..ListenerLimits::default()
         },
+        clients,
+        admin_key,
     };
     let exit = runtime.block_on(serve(global, &args, &chosen, settings, doors));
     // Whatever is still open belongs to clients that were told, or to a second signal.
@@ -284,6 +295,11 @@ async fn serve(
     // What keeps it from starting is said alone.
     say_not_enforced(global, args, &policy);
     announce(global, args, chosen, &policy, &ledger, &gateway);
+    if !args.listen.ip().is_loopback() && !global.quiet {
+        global
+            .term
+            .err("clients send their keys without TLS: let them reach this address by way of a proxy that has it");
+    }
     if policy.expires_unix_s.is_some_and(|at| jiff::Timestamp::now().as_second() >= at) {
         // Also with --quiet: what looks like a service is none.
         global.term.err(&format!("EXPIRED {}", crate::gateway::expiry::text(&policy)));
@@ -339,6 +355,10 @@ fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &
             tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
             gateway.refused(&why.what);
         }
+    }
+    // Each by itself: a key that is taken away must not wait for a policy that is mended.
+    if let Some(path) = &args.client_keys {
+        keys::again(global, path, gateway);
     }
 }
 

@@ -182,6 +182,7 @@ fn human(story: &Story) -> String {
 
 fn of_request(told: &Told) -> String {
     let say = |text: &str| printable(text, 256);
+    let client = told.client.as_deref().map_or_else(String::new, |c| format!("  client {}", say(c)));
     let conversation = match (&told.conversation, told.turn) {
         (Some(c), Some(turn)) => format!("  conversation {} turn {turn}", say(c)),
         (Some(c), None) => format!("  conversation {}", say(c)),
@@ -194,7 +195,7 @@ fn of_request(told: &Told) -> String {
         .as_ref()
         .map(|(version, sha)| format!(", policy {} ({})", say(version), say(sha.get(..12).unwrap_or(sha))));
     let mut out = format!(
-        "{}{conversation}\n  route {}, {how}{intent}{}\n",
+        "{}{conversation}{client}\n  route {}, {how}{intent}{}\n",
         say(&told.request),
         say(&told.route),
         policy.unwrap_or_default()

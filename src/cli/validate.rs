@@ -10,6 +10,7 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::lint::{self, SecretState, World};
 use crate::policy::SecretRef;
+use crate::spec::client_keys::{self, ClientKeysFile};
 use crate::spec::drill::DrillFile;
 use crate::spec::policy::PolicyFile;
 use crate::spec::policy_tests::PolicyTestsFile;
@@ -21,6 +22,7 @@ Examples:
   llmfo validate policies/support.yaml --deny warnings
   llmfo validate --format json policies/support.yaml | jq '.diagnostics[].code'
   llmfo validate drills/region-outage.yaml       a drill file is known by its `rounds`
+  llmfo validate clients.yaml                    a file of client keys, by its `clients`
   llmfo validate --tests policies/tests/support.yaml   who answers when what is down
   cat policy.yaml | llmfo validate -
 
@@ -84,6 +86,8 @@ pub enum SchemaOf {
     Drill,
     /// Tests of a policy.
     Tests,
+    /// Keys of clients.
+    Clients,
 }
 
 impl SchemaOf {
@@ -92,6 +96,7 @@ impl SchemaOf {
             SchemaOf::Policy => schema::text_of::<PolicyFile>(),
             SchemaOf::Drill => schema::text_of::<DrillFile>(),
             SchemaOf::Tests => schema::text_of::<PolicyTestsFile>(),
+            SchemaOf::Clients => schema::text_of::<ClientKeysFile>(),
         }
     }
 }
@@ -161,6 +166,11 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Rep
         report.add(doc.into_source(), found);
         return Ok((report, Some("a file of tests: its form was checked; `llmfo validate --tests FILE` runs them")));
     }
+    if let (Some(Kind::Clients), Content::Bytes(bytes)) = (kind, content) {
+        let (_, found, doc) = client_keys::read(&name, bytes);
+        report.add(doc.into_source(), found);
+        return Ok((report, None));
+    }
     // Of what is something else altogether a list of the keys that it lacks helps nobody.
     policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     let wants = lint::wants(&loaded);
@@ -219,6 +229,7 @@ fn write(schemas: Option<&Path>, docs: Option<&Path>) -> Result<Exit> {
         put(dir, "policy.schema.json", &SchemaOf::Policy.text())?;
         put(dir, "drill.schema.json", &SchemaOf::Drill.text())?;
         put(dir, "policy-tests.schema.json", &SchemaOf::Tests.text())?;
+        put(dir, "client-keys.schema.json", &SchemaOf::Clients.text())?;
     }
     if let Some(dir) = docs {
         let rules = lint::catalog::all();

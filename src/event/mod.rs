@@ -49,6 +49,9 @@ pub enum Event {
         conversation: Option<String>,
         /// Turn, if known.
         turn: Option<u64>,
+        /// Whose key it came with, where clients have keys.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<String>,
         /// The decision record.
         record: Value,
     },

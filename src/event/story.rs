@@ -90,6 +90,9 @@ pub struct Told {
     pub conversation: Option<String>,
     /// The turn.
     pub turn: Option<u64>,
+    /// Whose key it came with, where clients have keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     /// When it arrived, Unix milliseconds.
     pub arrived_unix_ms: u64,
     /// Arrival to the end of everything.
@@ -198,10 +201,11 @@ impl Teller {
                     self.unfinished.push((request.clone(), of));
                 }
             }
-            Event::Decision { request, conversation, turn, record } => {
+            Event::Decision { request, conversation, turn, client, record } => {
                 self.unfinished.retain(|(of, _)| of != request);
                 if self.means(request, conversation.as_deref(), *turn) {
                     let told = self.told(at, request, conversation.as_ref(), *turn, record);
+                    let told = Told { client: client.clone(), ..told };
                     if self.requests.len() == REQUESTS_MAX {
                         self.requests.pop_front();
                         self.left_out += 1;
@@ -264,6 +268,7 @@ impl Teller {
             request: request.to_owned(),
             conversation: conversation.cloned(),
             turn,
+            client: None,
             arrived_unix_ms,
             total_ms,
             policy: self.policy.clone(),
@@ -317,7 +322,7 @@ mod tests {
             "skipped": [{ "target": "a", "reason": "open", "detail": "until 12 s" }]
         });
         let conversation = conversation.map(str::to_owned);
-        at(ms, Event::Decision { request: request.into(), conversation, turn, record })
+        at(ms, Event::Decision { request: request.into(), conversation, turn, client: None, record })
     }
 
     fn changed(ms: u64, target: &str, state: &str) -> Stamped {

@@ -12,6 +12,8 @@ use tokio::task::AbortHandle;
 
 use super::adapters::{Adapters, Texts};
 use super::bus::{Bus, unix_ms};
+use super::clients::book::Client;
+use super::clients::{Clients, Permit, Rejected};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
 use super::ledger::Ledger;
 use super::orders::Orders;
@@ -55,6 +57,8 @@ pub struct App {
     pub started_unix_ms: u64,
     /// The process is shutting down.
     pub draining: AtomicBool,
+    /// Who may ask, if not whoever reaches the listener.
+    pub clients: Option<Arc<Clients>>,
     /// Memory for request bodies.
     pub memory: Arc<Semaphore>,
     /// Seed of the core.
@@ -79,6 +83,8 @@ pub struct Parts {
     pub texts: Texts,
     /// Request bodies held at one moment, in bytes.
     pub bodies_bytes: usize,
+    /// Who may ask.
+    pub clients: Option<Vec<Client>>,
 }
 
 impl std::fmt::Debug for App {
@@ -100,7 +106,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, texts, bodies_bytes } = parts;
+        let Parts { ledger, orders, texts, bodies_bytes, clients } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -125,6 +131,7 @@ impl App {
                 anchor,
                 started_unix_ms,
                 draining: AtomicBool::new(false),
+                clients: clients.map(|clients| Arc::new(Clients::new(clients))),
                 memory: intake::memory(bodies_bytes),
                 seed,
                 boot,
@@ -221,8 +228,8 @@ impl App {
         }
     }
 
-    /// An answer is complete.
-    pub fn ended(&self, route: &str, target: TargetId, calls: Calls, ended: &Ended) {
+    /// An answer is complete. `client`: whose request it was.
+    pub fn ended(&self, route: &str, target: TargetId, calls: Calls, client: Option<&Permit>, ended: &Ended) {
         let name = self.target_name(target);
         for anomaly in &ended.anomalies {
             Metrics::kind(&self.metrics.anomalies, &name, anomaly.name());
@@ -234,11 +241,41 @@ impl App {
                 self.unledgered(route, ended.tool_calls);
             }
         }
+        if let (Some(usage), Some(client)) = (ended.usage, client) {
+            client.took(usage.input_tokens.saturating_add(usage.output_tokens), self.driver.now());
+        }
         if let Some(usage) = ended.usage {
             for (kind, n) in [("input", usage.input_tokens), ("output", usage.output_tokens)] {
                 let labels = crate::telemetry::metrics::KindLabels { target: name.clone(), kind: kind.to_owned() };
                 let counter: Counter = self.metrics.tokens.get_or_create_owned(&labels);
                 counter.inc_by(n);
+            }
+        }
+    }
+
+    /// A request was not taken, for its key or quota.
+    pub fn rejected(&self, request: &str, rejected: Rejected) -> super::http::Refusal {
+        let Rejected { client, why, refusal } = rejected;
+        let refusal = *refusal;
+        self.metrics.request("none", "not_taken");
+        self.metrics.client_request(&client, why);
+        // Anybody may cause these lines.
+        if let Some(left_out) = self.warned.now(&client, why) {
+            tracing::warn!(request, client = %client, reason = why, left_out, "request not taken");
+        }
+        refusal
+    }
+
+    /// A key for a route that nobody has declared opens nothing: most likely it is misspelt.
+    pub(super) fn unknown_routes(&self) {
+        let policy = self.policy();
+        for client in self.clients.iter().flat_map(|c| c.listed().to_vec()) {
+            for route in client.routes().into_iter().flatten().filter(|r| policy.route_named(r).is_none()) {
+                let text = format!(
+                    "the key of client {} is for the route {route}, which the policy does not have",
+                    client.name
+                );
+                self.event(Event::Alert { target: None, reason: "client_route_unknown".to_owned(), text });
             }
         }
     }
@@ -384,8 +421,12 @@ impl Watcher for App {
                 "customer handed to a human"
             );
         }
+        if let Some(client) = &meta.client {
+            self.metrics.client_request(client, outcome_name(record.outcome));
+        }
         tracing::info!(
             request = %meta.request,
+            client = meta.client.as_deref().unwrap_or("-"),
             route = %record.route,
             outcome = outcome_name(record.outcome),
             target = record.target.as_deref().unwrap_or("-"),
@@ -395,12 +436,15 @@ impl Watcher for App {
         );
         let mut value = serde_json::to_value(&record).unwrap_or_default();
         crate::units::told_durations(&mut value);
-        let kept = serde_json::json!({
+        let mut kept = serde_json::json!({
             "request": meta.request,
             "conversation": meta.conversation,
             "turn": meta.turn,
             "record": value,
         });
+        if let Some(client) = &meta.client {
+            kept["client"] = client.as_str().into();
+        }
         {
             let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
             if decisions.len() == DECISIONS_KEPT {
@@ -412,6 +456,7 @@ impl Watcher for App {
             request: meta.request.clone(),
             conversation: meta.conversation.clone(),
             turn: meta.turn,
+            client: meta.client.clone(),
             record: value,
         });
     }

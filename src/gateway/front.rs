@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use serde_json::json as value;
 
 use super::app::App;
+use super::clients::book::Client;
 use super::http::{Answer, Refusal, json, not_found, set, wrong_method};
 use super::relay;
 
@@ -32,15 +33,26 @@ async fn route(
     id: &str,
 ) -> Result<Answer, Refusal> {
     let path = request.uri().path();
+    // Whoever asks for anything but life itself must have a key, where clients have keys.
+    let client = match &app.clients {
+        Some(clients) if path != "/healthz" => {
+            let client = clients.identify(request.headers());
+            Some(client.map_err(|rejected| app.rejected(id, rejected))?)
+        }
+        _ => None,
+    };
+    let client = client.as_ref();
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     match path {
-        "/v1/chat/completions" if request.method() == Method::POST => relay::chat(app, id, request, stalled).await,
+        "/v1/chat/completions" if request.method() == Method::POST => {
+            relay::chat(app, id, request, client, stalled).await
+        }
         "/v1/chat/completions" => Err(wrong_method("POST")),
-        "/v1/models" if get => Ok(models(app)),
+        "/v1/models" if get => Ok(models(app, client)),
         "/v1/models" => Err(wrong_method("GET, HEAD")),
         "/healthz" if get => Ok(super::admin::healthz()),
         _ => match path.strip_prefix("/v1/models/") {
-            Some(name) if get => model(app, name),
+            Some(name) if get => model(app, client, name),
             Some(_) => Err(wrong_method("GET, HEAD")),
             None => Err(not_found(path, THERE)),
         },
@@ -52,15 +64,17 @@ fn entry(app: &App, name: &str) -> serde_json::Value {
 }
 
 /// Routes, as the models that a client may ask for.
-fn models(app: &App) -> Answer {
-    let data: Vec<_> = app.policy().live_routes().map(|r| entry(app, &r.name)).collect();
+fn models(app: &App, client: Option<&Arc<Client>>) -> Answer {
+    let policy = app.policy();
+    let may = policy.live_routes().filter(|r| client.is_none_or(|c| c.may(&r.name)));
+    let data: Vec<_> = may.map(|r| entry(app, &r.name)).collect();
     json(StatusCode::OK, value!({ "object": "list", "data": data }).to_string())
 }
 
-fn model(app: &App, name: &str) -> Result<Answer, Refusal> {
+fn model(app: &App, client: Option<&Arc<Client>>, name: &str) -> Result<Answer, Refusal> {
     let policy = app.policy();
-    match policy.route_named(name) {
+    match policy.route_named(name).filter(|route| client.is_none_or(|c| c.may(&route.name))) {
         Some(route) => Ok(json(StatusCode::OK, entry(app, &route.name).to_string())),
-        None => Err(super::intake::unknown_route(&policy, name)),
+        None => Err(super::intake::unknown_route(&policy, client.map(|c| &**c), name)),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -54,13 +54,24 @@ pub struct Refusal {
     allow: Option<&'static str>,
     wait: Option<Duration>,
     close: bool,
+    bearer: bool,
 }
 
 impl Refusal {
     /// With its `type`, `code` and `message`.
     #[must_use]
     pub fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, kind, code, message: message.into(), param: None, allow: None, wait: None, close: false }
+        Refusal {
+            status,
+            kind,
+            code,
+            message: message.into(),
+            param: None,
+            allow: None,
+            wait: None,
+            close: false,
+            bearer: false,
+        }
     }
 
     /// A mistake in the request: status and `code` are the caller's to act on.
@@ -87,6 +98,12 @@ impl Refusal {
         Refusal { close: true, ..self }
     }
 
+    /// A key is wanted.
+    #[must_use]
+    pub fn bearer(self) -> Refusal {
+        Refusal { bearer: true, ..self }
+    }
+
     /// The body of its answer.
     #[must_use]
     pub fn body(&self, request: &str) -> Bytes {
@@ -104,6 +121,9 @@ impl Refusal {
         }
         if let Some(wait) = self.wait {
             retry_after(headers, wait);
+        }
+        if self.bearer {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::clients::book::Client;
 use super::http::Refusal;
 use crate::policy::{DataClass, Policy, Route};
 use crate::router::{Conversation, Facts};
@@ -342,10 +343,13 @@ fn ours(id: &str) -> bool {
     id.strip_prefix("call_").is_some_and(|hex| hex.len() == 24 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// A name for whoever asks, by the credential that the request carries: two applications never share a conversation, and neither's
-/// key is written down anywhere. Without one it is `anonymous`.
+/// A name for whoever asks: that of its key where clients have keys, else by the credential that the request carries. Two
+/// applications never share a conversation, and neither's key is written down anywhere. Without one it is `anonymous`.
 #[must_use]
-pub fn client(headers: &HeaderMap) -> String {
+pub fn client(named: Option<&str>, headers: &HeaderMap) -> String {
+    if let Some(name) = named {
+        return format!("client:{name}");
+    }
     let Some(credential) = headers.get(AUTHORIZATION) else { return "anonymous".to_owned() };
     let mut text = b"llmfo client\0".to_vec();
     text.extend_from_slice(credential.as_bytes());
@@ -353,11 +357,12 @@ pub fn client(headers: &HeaderMap) -> String {
     format!("key-{}", hash.get(..16).unwrap_or(&hash))
 }
 
-/// 404 as an OpenAI client knows it, with the names that would have been right.
+/// 404 as an OpenAI client knows it, with the names that would have been right for this client.
 #[must_use]
-pub fn unknown_route(policy: &Policy, asked: &str) -> Refusal {
-    let known: Vec<&str> = policy.live_routes().take(20).map(|r| r.name.as_str()).collect();
-    let more = policy.live_routes().count().saturating_sub(known.len());
+pub fn unknown_route(policy: &Policy, client: Option<&Client>, asked: &str) -> Refusal {
+    let may = || policy.live_routes().filter(|r| client.is_none_or(|c| c.may(&r.name)));
+    let known: Vec<&str> = may().take(20).map(|r| r.name.as_str()).collect();
+    let more = may().count().saturating_sub(known.len());
     let mut text =
         format!("The model `{}` is no route of this gateway; known: {}", printable(asked, 80), known.join(", "));
     if more > 0 {

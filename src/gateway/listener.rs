@@ -196,7 +196,7 @@ mod tests {
         tokio::spawn(serve(listener, ListenerLimits::default(), stopped, Gauge::default(), ids, panics));
         for _ in 0..2 {
             let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
-            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
             let mut said = String::new();
             client.read_to_string(&mut said).await.unwrap();
             assert!(said.starts_with("HTTP/1.1 500") && said.contains("gateway_fault"), "{said}");

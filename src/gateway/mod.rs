@@ -16,6 +16,7 @@ pub mod admin;
 mod admission;
 pub mod app;
 pub mod bus;
+pub mod clients;
 pub mod driver;
 pub mod expiry;
 pub mod front;
@@ -47,7 +48,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Expected, Result};
 use crate::event::Event;
-use crate::policy::{Policy, TargetId};
+use crate::policy::{Policy, Target, TargetId};
 use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
@@ -63,9 +64,9 @@ pub struct Settings {
     pub policy: Arc<Policy>,
     /// Folder of the policy file: relative paths in it start there.
     pub folder: PathBuf,
-    /// Public listener; port 0 takes a free one. Loopback only.
+    /// Public listener; port 0 takes a free one. Loopback only, unless clients have keys.
     pub listen: SocketAddr,
-    /// Admin listener; port 0 takes a free one. Loopback only.
+    /// Admin listener; port 0 takes a free one. Loopback only, unless it has a key.
     pub admin: SocketAddr,
     /// Seed of the core.
     pub seed: u64,
@@ -79,6 +80,10 @@ pub struct Settings {
     pub ledger: Arc<Ledger>,
     /// Limits of the public listener.
     pub limits: ListenerLimits,
+    /// Who may ask; `None`: whoever reaches the listener, which is then on loopback.
+    pub clients: Option<Vec<clients::book::Client>>,
+    /// What opens the admin listener; `None`: nothing is wanted there, and it is on loopback.
+    pub admin_key: Option<clients::AdminKey>,
 }
 
 /// Both listeners, bound: nobody is served yet, and nobody else can take the ports.
@@ -89,20 +94,12 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// Binds the public and the admin listener.
+    /// Binds the public and the admin listener. `clients` and `admin_key`: who reaches them needs a key.
     ///
     /// # Errors
-    /// One is not on loopback, or cannot be bound.
-    pub async fn open(listen: SocketAddr, admin: SocketAddr) -> Result<Doors> {
-        for (flag, address) in [("--listen", listen), ("--admin", admin)] {
-            if !address.ip().is_loopback() {
-                return Err(Expected::usage(
-                    format!("{flag} {address} is not a loopback address"),
-                    "this version serves without client keys and TLS and therefore on loopback only; use 127.0.0.1 or [::1] \
-                     behind a proxy that authenticates clients",
-                ));
-            }
-        }
+    /// One is neither on loopback nor behind a key, or cannot be bound.
+    pub async fn open(listen: SocketAddr, clients: bool, admin: SocketAddr, admin_key: bool) -> Result<Doors> {
+        guarded(listen, clients, admin, admin_key)?;
         Ok(Doors { front: bind("--listen", listen).await?, admin: bind("--admin", admin).await? })
     }
 }
@@ -129,6 +126,9 @@ pub struct Gateway {
 const REMEMBERED_AT_ONCE: usize = 1_000;
 /// A target without evidence is looked at so often.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Connections that are kept ready are looked after at least, and at most, so often.
+const READY_EVERY_MOST: Duration = Duration::from_secs(10);
+const READY_EVERY_LEAST: Duration = Duration::from_millis(100);
 /// Limit of one look.
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// What is left for the error events of cut streams to reach their clients, and for connections to close.
@@ -144,7 +144,8 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used, or a listener cannot be bound or is not on loopback.
     pub async fn start(settings: Settings) -> Result<Gateway> {
-        let doors = Doors::open(settings.listen, settings.admin).await?;
+        let Settings { listen, admin, clients, admin_key, .. } = &settings;
+        let doors = Doors::open(*listen, clients.is_some(), *admin, admin_key.is_some()).await?;
         Gateway::start_behind(settings, doors).await
     }
 
@@ -153,7 +154,23 @@ impl Gateway {
     /// # Errors
     /// If a secret, a target or the journal cannot be used.
     pub async fn start_behind(settings: Settings, doors: Doors) -> Result<Gateway> {
-        let Settings { policy, folder, listen, admin, seed, journal, inputs, ledger, forced, limits } = settings;
+        let Settings {
+            policy,
+            folder,
+            listen,
+            admin,
+            seed,
+            journal,
+            inputs,
+            ledger,
+            forced,
+            limits,
+            clients,
+            admin_key,
+        } = settings;
+        let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
+        let (listen, admin) = (address(&doors.front, listen), address(&doors.admin, admin));
+        guarded(listen, clients.is_some(), admin, admin_key.is_some())?;
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
         let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
@@ -193,7 +210,8 @@ impl Gateway {
             }
             made
         });
-        let parts = app::Parts { ledger: Arc::clone(&ledger), orders, texts, bodies_bytes: limits.bodies_bytes };
+        let parts =
+            app::Parts { ledger: Arc::clone(&ledger), orders, texts, bodies_bytes: limits.bodies_bytes, clients };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
@@ -203,8 +221,6 @@ impl Gateway {
             }
         }));
         let Doors { front: front_listener, admin: admin_listener } = doors;
-        let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
-        let (listen, admin) = (address(&front_listener, listen), address(&admin_listener, admin));
         ledger.used_by(std::process::id(), admin);
         app.bus.publish(Event::Started {
             policy: policy.version.clone(),
@@ -215,6 +231,7 @@ impl Gateway {
         for alert in alerts {
             driver::Watcher::event(&*app, alert);
         }
+        app.unknown_routes();
         let expired = expiry::look(&app);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
@@ -234,14 +251,14 @@ impl Gateway {
             ids,
             move |request, _, id: String| {
                 let app = Arc::clone(&serving);
-                async move { admin::handle(&app, &request, &id).await }
+                async move { admin::handle(&app, admin_key.as_ref(), &request, &id).await }
             },
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
         let mut looks = Vec::new();
         for target in &policy.targets {
-            looks.push(tokio::spawn(look(Arc::clone(&app), target.id)));
+            looks.extend(watch(&app, target));
         }
         Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, files_say })
     }
@@ -287,6 +304,24 @@ impl Gateway {
     }
 }
 
+/// What can be reached from elsewhere wants a key.
+fn guarded(listen: SocketAddr, clients: bool, admin: SocketAddr, admin_key: bool) -> Result<()> {
+    if !listen.ip().is_loopback() && !clients {
+        return Err(Expected::usage(
+            format!("--listen {listen} is not a loopback address, and clients have no keys"),
+            "`llmfo keys new NAME` makes a key and says what to write into the file of --client-keys; or listen on 127.0.0.1 \
+             or [::1] behind a proxy that authenticates clients",
+        ));
+    }
+    if !admin.ip().is_loopback() && !admin_key {
+        return Err(Expected::usage(
+            format!("--admin {admin} is not a loopback address, and there is no key for it"),
+            "`llmfo keys new admin > admin.key` makes one: --admin-key-file admin.key; or stay on 127.0.0.1 or [::1]",
+        ));
+    }
+    Ok(())
+}
+
 /// The targets by their names.
 fn forced_targets(policy: &Policy, all: Vec<(String, Forced)>) -> Result<Vec<(TargetId, Forced)>> {
     let known = |name: &str| {
@@ -310,6 +345,29 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
             "choose another port (port 0 takes a free one), or stop what listens there",
         )
     })
+}
+
+/// What goes on beside requests at one target.
+fn watch(app: &Arc<App>, target: &Target) -> Vec<JoinHandle<()>> {
+    let mut all = vec![tokio::spawn(look(Arc::clone(app), target.id))];
+    if target.connection.ready > 0 {
+        all.push(tokio::spawn(keep_ready(Arc::clone(app), target.id)));
+    }
+    all
+}
+
+/// Keeps connections open that nobody has needed yet: who stands in for another then answers without a handshake. Each is
+/// renewed before it is too old; where none can be made, nothing is said: requests and probes find out what is wrong.
+async fn keep_ready(app: Arc<App>, id: TargetId) {
+    loop {
+        let Some(dialable) = app.targets.get(id) else { return };
+        let connection = &dialable.target.connection;
+        let pause = (connection.idle / 4).clamp(READY_EVERY_LEAST, READY_EVERY_MOST);
+        let wanted = usize::try_from(connection.ready).unwrap_or(usize::MAX);
+        let _ = tokio::time::timeout(CHECK_LIMIT, dialable.client.make_ready(wanted, pause)).await;
+        drop(dialable);
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Looks whether a target is there at all, until anything is known about it: readiness must not rest on hope (case B107). Only

@@ -5,9 +5,10 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::clients::book::Client;
 use super::driver::{Watcher, state_name};
 use super::orders::Orders;
-use super::{Gateway, adapters, admission, look};
+use super::{Gateway, adapters, admission, watch};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::Policy;
@@ -60,11 +61,27 @@ impl Gateway {
         for look in self.looks.drain(..) {
             look.abort();
         }
-        self.looks.extend(policy.live_targets().map(|t| tokio::spawn(look(Arc::clone(app), t.id))));
+        self.looks.extend(policy.live_targets().flat_map(|t| watch(app, t)));
         for gone in before.live_targets().filter(|t| policy.target_named(&t.name).is_none()) {
             app.metrics.forget_target(&gone.name);
         }
         Ok(())
+    }
+
+    /// Puts these clients in the place of those that had keys. Without effect where the gateway began without client keys.
+    pub fn hold_clients(&self, clients: Vec<Client>) {
+        if let Some(all) = &self.app.clients {
+            all.hold(clients);
+            self.app.metrics.client_keys(true);
+            self.app.unknown_routes();
+        }
+    }
+
+    /// A file of client keys was offered and not taken: people must hear of it.
+    pub fn refused_clients(&self, why: &str) {
+        let text = format!("the client keys were not replaced: {}", crate::units::printable(why, 500));
+        self.app.metrics.client_keys(false);
+        Watcher::event(&*self.app, Event::Alert { target: None, reason: "client_keys_refused".to_owned(), text });
     }
 
     /// A policy was offered and not taken: people must hear of it.

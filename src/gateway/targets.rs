@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Expected, Result};
+use crate::files;
 use crate::policy::{Policy, SecretRef, Target, TargetId};
+use crate::units::printable;
 use crate::upstream::{Client, Endpoint, PoolLimits, Secret, Tls, read_secret};
 use crate::wire::Secrets;
 
@@ -19,6 +21,8 @@ pub struct Dialable {
     /// Its client.
     pub client: Client,
     secret: Option<Secret>,
+    /// What is in its `ca_file`: it may be renewed.
+    authorities: Option<Vec<u8>>,
     /// What was seen of it.
     pub evidence: Arc<Evidence>,
     /// By which name it knows the output limit of a probe (see [`super::probe`]).
@@ -73,7 +77,7 @@ pub struct Prepared(Set);
 
 impl Set {
     fn succeed(&self, policy: &Policy, folder: &Path) -> Result<Set> {
-        let mut tls: Option<Tls> = None;
+        let mut system: Option<Tls> = None;
         // Credentials that were shown once may still come back in an answer.
         let mut values = self.values.clone();
         let mut all: Vec<Arc<Dialable>> = Vec::with_capacity(policy.targets.len());
@@ -85,9 +89,23 @@ impl Set {
             }
             let named = |e: Expected| Expected { what: format!("target {}: {}", target.name, e.what), ..e };
             let endpoint = Endpoint::new(&target.base_url, target.connect_to.as_deref()).map_err(named)?;
-            if endpoint.tls && tls.is_none() {
-                tls = Some(Tls::system().map_err(named)?);
-            }
+            let authorities = match &target.connection.ca_file {
+                Some(path) if endpoint.tls => Some(read_authorities(&find(folder, path)).map_err(named)?),
+                _ => None,
+            };
+            let tls = match &authorities {
+                Some(pem) => {
+                    let of_file = |e: Expected| Expected { what: format!("its `ca_file`: {}", e.what), ..e };
+                    Some(Tls::of_authorities(pem).map_err(of_file).map_err(named)?)
+                }
+                None if endpoint.tls => {
+                    if system.is_none() {
+                        system = Some(Tls::system().map_err(named)?);
+                    }
+                    system.clone()
+                }
+                None => None,
+            };
             let secret: Option<Secret> = match &target.credentials {
                 None => None,
                 Some(SecretRef::File(path)) => Some(read_secret(&target.name, &SecretRef::File(find(folder, path)))?),
@@ -96,12 +114,15 @@ impl Set {
             // Same id: same address, model and place of the credential. What stands in that place may have been renewed.
             if let Some(before) = before.filter(|b| {
                 b.target.connect_to == target.connect_to
+                    && b.target.connection == target.connection
+                    && b.authorities == authorities
                     && b.secret.as_ref().map(Secret::expose) == secret.as_ref().map(Secret::expose)
             }) {
                 all.push(Arc::new(Dialable {
                     target: Arc::clone(target),
                     client: before.client.clone(),
                     secret,
+                    authorities,
                     evidence: Arc::clone(&before.evidence),
                     probe_limit: AtomicUsize::new(before.probe_limit.load(Ordering::Relaxed)),
                 }));
@@ -110,14 +131,16 @@ impl Set {
             if let Some(secret) = &secret {
                 values.insert(secret.expose().to_owned());
             }
-            let tls = endpoint.tls.then(|| tls.clone()).flatten();
-            let client = Client::new(endpoint, secret.as_ref(), tls, PoolLimits::default()).map_err(named)?;
+            let limits = PoolLimits { idle: target.connection.idle, ..PoolLimits::default() };
+            let client = Client::new(endpoint, secret.as_ref(), tls, limits).map_err(named)?;
+            let client = if target.connection.http2 { client.http2() } else { client };
             // Another credential is no other place: that it is there is known.
             let same_place = before.filter(|b| b.target.connect_to == target.connect_to);
             all.push(Arc::new(Dialable {
                 target: Arc::clone(target),
                 client,
                 secret,
+                authorities,
                 evidence: same_place.map(|b| Arc::clone(&b.evidence)).unwrap_or_default(),
                 probe_limit: AtomicUsize::new(0),
             }));
@@ -157,6 +180,19 @@ pub(super) fn find(folder: &Path, path: &str) -> String {
     let above = folder.join("..").join(given);
     let found = if !here.exists() && above.exists() { above } else { here };
     found.display().to_string()
+}
+
+/// Largest file of certificates: the system's own bundle has about 200 KiB.
+const AUTHORITIES_BYTES_MAX: u64 = 4 << 20;
+
+fn read_authorities(path: &str) -> Result<Vec<u8>> {
+    let cannot = |why: String| {
+        Expected::usage(
+            format!("its `ca_file` {} cannot be read: {why}", printable(path, 300)),
+            "paths are searched from the policy's folder, then from its parent",
+        )
+    };
+    files::bytes_of_file(Path::new(path), AUTHORITIES_BYTES_MAX).map_err(cannot)
 }
 
 /// Evidence that is a connection alone: it was made and closed, nothing was asked.

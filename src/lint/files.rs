@@ -15,8 +15,8 @@ pub static MISSING_FILE: Rule = Rule {
     code: "LF114",
     name: "missing-file",
     severity: Severity::Warning,
-    what: "A file that the policy names (a golden set, a text of an adapter) is not there.",
-    why: "Without its golden set a group cannot be evaluated or probed; without its text an adapter cannot stand in.",
+    what: "A file that the policy names (a golden set, a text of an adapter, certificates) is not there.",
+    why: "Without its golden set a group cannot be evaluated or probed; without its text an adapter cannot stand in; without its `ca_file` a gateway does not start.",
     fix: "Paths are searched from the policy's folder, then from its parent. Correct the path or add the file.",
     example: Example::Policy { good: "golden_set: goldensets/support.yaml", bad: "golden_set: goldensets/suport.yaml" },
 };
@@ -27,6 +27,12 @@ fn named(view: &View<'_>) -> Vec<(String, String)> {
     for (name, adapter) in view.raw.adapters.iter().flat_map(|a| a.iter()) {
         if let Some(path) = adapter.system_suffix.as_deref().and_then(|s| s.strip_prefix("file:")) {
             all.push((format!("/adapters/{}/system_suffix", escape(name)), path.to_owned()));
+        }
+    }
+    for (name, target) in view.raw.targets.iter().flat_map(|t| t.iter()) {
+        let ca = target.connection.as_ref().and_then(|c| c.ca_file.as_deref());
+        if let Some(path) = ca.and_then(|f| f.strip_prefix("file:")) {
+            all.push((format!("/targets/{}/connection/ca_file", escape(name)), path.to_owned()));
         }
     }
     for (name, group) in view.raw.compatibility_groups.iter().flat_map(|g| g.iter()) {

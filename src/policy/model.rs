@@ -117,6 +117,8 @@ pub struct Target {
     pub base_url: String,
     /// Dial here instead (`host:port`), keeping Host, SNI and certificate checks.
     pub connect_to: Option<String>,
+    /// How connections to it are made and kept.
+    pub connection: Connection,
     /// The model name sent to it.
     pub model: String,
     /// Its credential, if it wants one.
@@ -135,6 +137,25 @@ pub struct Target {
     pub residency: Vec<String>,
     /// The adapter by name, version and what it replaces.
     pub adapter: Option<Adapter>,
+}
+
+/// How connections to a target are made and kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Path of the certificates that its own must come from. `None`: those that the system trusts.
+    pub ca_file: Option<String>,
+    /// HTTP/2 is spoken; over TLS if the target offers it.
+    pub http2: bool,
+    /// Connections kept open before anybody needs them.
+    pub ready: u32,
+    /// An unused connection is closed after this. Common servers close theirs after 60 s.
+    pub idle: Duration,
+}
+
+impl Default for Connection {
+    fn default() -> Connection {
+        Connection { ca_file: None, http2: false, ready: 0, idle: Duration::from_secs(30) }
+    }
 }
 
 impl Target {

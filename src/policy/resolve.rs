@@ -12,9 +12,9 @@ use crate::spec::policy as file;
 use crate::spec::text::{Name, Names};
 
 use super::model::{
-    Adapter, Basis, Breaker, Capabilities, Capacity, Channel, CommitAt, Context, DataClass, Dependency, Group, Health,
-    JsonSchema, Objectives, OnCapacityExhausted, Otherwise, Peak, Pii, Policy, Price, ProbeKind, Queue, Ramp, Route,
-    RouteId, Select, SideEffects, Target, TargetId, Tier, Tool, Without,
+    Adapter, Basis, Breaker, Capabilities, Capacity, Channel, CommitAt, Connection, Context, DataClass, Dependency,
+    Group, Health, JsonSchema, Objectives, OnCapacityExhausted, Otherwise, Peak, Pii, Policy, Price, ProbeKind, Queue,
+    Ramp, Route, RouteId, Select, SideEffects, Target, TargetId, Tier, Tool, Without,
 };
 use super::{not_enforced, values};
 
@@ -118,6 +118,7 @@ fn target(raw: &file::PolicyFile, id: TargetId, name: &str, t: &file::Target) ->
         name: name.to_owned(),
         base_url: t.base_url.as_ref()?.trim_end_matches('/').to_owned(),
         connect_to: t.connect_to.clone(),
+        connection: connection(t.connection.as_ref()),
         model: t.model.clone()?,
         credentials,
         tier: t.tier.as_ref().map_or_else(|| DEFAULT_TIER.to_owned(), |t| t.0.clone()),
@@ -130,6 +131,17 @@ fn target(raw: &file::PolicyFile, id: TargetId, name: &str, t: &file::Target) ->
         residency: texts(&t.residency),
         adapter,
     })
+}
+
+fn connection(c: Option<&file::Connection>) -> Connection {
+    let d = Connection::default();
+    let Some(c) = c else { return d };
+    Connection {
+        ca_file: c.ca_file.as_deref().and_then(|f| f.strip_prefix("file:")).map(str::to_owned),
+        http2: c.http2.unwrap_or(d.http2),
+        ready: c.ready.unwrap_or(d.ready),
+        idle: c.idle_s.map_or(d.idle, |s| s.duration()),
+    }
 }
 
 /// What is not declared is not there: a request that needs it goes elsewhere (never a weaker filter).

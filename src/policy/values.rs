@@ -126,6 +126,19 @@ fn targets(raw: &PolicyFile, doc: &SpannedDoc, found: &mut Vec<Diagnostic>) {
                     .help("write it like `127.0.0.1:18101`"),
             );
         }
+        if let Some(ca) = target.connection.as_ref().and_then(|c| c.ca_file.as_deref())
+            && target.base_url.as_deref().is_some_and(|url| url.starts_with("http://"))
+        {
+            found.push(
+                doc.at(
+                    &shape::WRONG_FORM,
+                    &format!("{at}/connection/ca_file"),
+                    format!("{} checks nothing: the address of {who} is `http://`", quoted(ca)),
+                )
+                .expected("an `https://` address")
+                .help("write `https://` in `base_url`, or leave `ca_file` out"),
+            );
+        }
         let Some(capacity) = &target.capacity else { continue };
         let at = format!("{at}/capacity");
         if let Some(date) = &capacity.verified_on

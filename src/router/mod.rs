@@ -46,5 +46,6 @@ mod timers;
 mod tools;
 mod waiting;
 
+pub(crate) use availability::rate::Rate;
 pub use engine::Engine;
 pub use io::*;

@@ -57,6 +57,7 @@ impl Kit {
             name: name.into(),
             base_url: format!("http://{name}.example/v1"),
             connect_to: None,
+            connection: crate::policy::Connection::default(),
             model: format!("model-{name}"),
             credentials: None,
             tier: "standard".into(),

@@ -4,6 +4,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod check;
+pub mod client_keys;
 pub mod document;
 pub mod drill;
 pub mod examples;

@@ -102,6 +102,15 @@ pub struct KindLabels {
     pub kind: String,
 }
 
+/// A client and what became of its request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ClientLabels {
+    /// Client by name, or `unknown`.
+    pub client: String,
+    /// Outcome of the decision record, or why it was not taken.
+    pub outcome: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: String,
@@ -128,6 +137,8 @@ pub struct Metrics {
     registry: Registry,
     /// Requests by route and outcome.
     pub requests: Family<RequestLabels, Counter>,
+    client_requests: Family<ClientLabels, Counter>,
+    client_reloads: Family<ReloadLabels, Counter>,
     /// Dials by route, target, outcome and error.
     pub attempts: Family<AttemptLabels, Counter>,
     /// Dials that followed a failed one.
@@ -204,6 +215,8 @@ impl Metrics {
         let mut registry = Registry::with_prefix("llmfo");
         let m = Metrics {
             requests: Family::default(),
+            client_requests: Family::default(),
+            client_reloads: Family::default(),
             attempts: Family::default(),
             failovers: Family::default(),
             failover_duration: Family::new_with_constructor(fine_seconds),
@@ -237,6 +250,12 @@ impl Metrics {
         };
         let r = &mut registry;
         r.register("requests", "Client requests by route and outcome", m.requests.clone());
+        r.register("client_requests", "Requests by client and outcome", m.client_requests.clone());
+        r.register(
+            "client_keys_reloads",
+            "Files of client keys offered to a running gateway: taken or refused",
+            m.client_reloads.clone(),
+        );
         r.register("attempts", "Dials by route, target, outcome class and named reason", m.attempts.clone());
         r.register("failovers", "Dials that followed a failed dial", m.failovers.clone());
         let unit = || Unit::Seconds;
@@ -350,6 +369,18 @@ impl Metrics {
     /// Counts a request that ended with this outcome.
     pub fn request(&self, route: &str, outcome: &str) {
         self.requests.get_or_create(&RequestLabels { route: route.to_owned(), outcome: outcome.to_owned() }).inc();
+    }
+
+    /// Counts a request of a client.
+    pub fn client_request(&self, client: &str, outcome: &str) {
+        let labels = ClientLabels { client: client.to_owned(), outcome: outcome.to_owned() };
+        self.client_requests.get_or_create(&labels).inc();
+    }
+
+    /// A file of client keys was read again.
+    pub fn client_keys(&self, taken: bool) {
+        let result = if taken { "taken" } else { "refused" }.to_owned();
+        self.client_reloads.get_or_create(&ReloadLabels { result }).inc();
     }
 
     /// Counts one thing of a kind at a target.

@@ -1,50 +1,23 @@
 //! One endpoint's client and its pool.
 
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
-use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::task::AbortHandle;
 
+use super::body::Body;
 use super::decode::Decoder;
 use super::dial::{self, Tls};
 use super::endpoint::Endpoint;
 use super::fault::{Fault, FaultKind};
 use super::pieces::Pieces;
+use super::pool::{Pool, PoolLimits};
 use super::secret::Secret;
-use super::stream::Counted;
+use super::wire::{Made, Wire, speak};
 use crate::error::{Expected, Result};
-
-/// What is read of a body that nobody wants, to keep its connection.
-const RECYCLE_BYTES_MAX: usize = 64 * 1024;
-/// How long its end is awaited.
-const RECYCLE_WAIT: Duration = Duration::from_secs(1);
-
-/// How idle connections are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolLimits {
-    /// Idle connections kept; more are closed.
-    pub idle_max: usize,
-    /// An idle connection is not used after this. Below the 60 s after which common servers close one.
-    pub idle: Duration,
-    /// A connection is not used again after this, so that a name that has moved is noticed.
-    pub age: Duration,
-}
-
-impl Default for PoolLimits {
-    fn default() -> PoolLimits {
-        PoolLimits { idle_max: 64, idle: Duration::from_secs(30), age: Duration::from_secs(300) }
-    }
-}
 
 /// The client of one endpoint under one credential. Cheap to clone; clones share the pool.
 #[derive(Clone)]
@@ -57,27 +30,9 @@ struct Inner {
     host: HeaderValue,
     bearer: Option<HeaderValue>,
     tls: Option<Tls>,
-    limits: PoolLimits,
-    idle: Mutex<Vec<Idle>>,
-}
-
-struct Idle {
-    wire: Wire,
-    since: Instant,
-}
-
-/// A connection. Dropping it closes the socket at once.
-struct Wire {
-    sender: SendRequest<Pieces>,
-    task: AbortHandle,
-    born: Instant,
-    read: Arc<AtomicU64>,
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// HTTP/2 is wanted.
+    http2: bool,
+    pool: Arc<Pool>,
 }
 
 /// One call.
@@ -123,8 +78,18 @@ impl Client {
                 Some(secret.bearer().ok_or_else(|| Expected::usage("a credential cannot be a header", ""))?)
             }
         };
-        let idle = Mutex::new(Vec::new());
-        Ok(Client { inner: Arc::new(Inner { endpoint, host, bearer, tls, limits, idle }) })
+        let pool = Arc::new(Pool::new(limits));
+        Ok(Client { inner: Arc::new(Inner { endpoint, host, bearer, tls, http2: false, pool }) })
+    }
+
+    /// The same, speaking HTTP/2: at once over plain TCP, and over TLS if both sides agree on it there.
+    #[must_use]
+    pub fn http2(self) -> Client {
+        let Inner { endpoint, host, bearer, tls, pool, .. } = &*self.inner;
+        let (endpoint, host, bearer) = (endpoint.clone(), host.clone(), bearer.clone());
+        let tls = tls.as_ref().map(Tls::offering_http2);
+        let pool = Arc::new(Pool::new(pool.limits));
+        Client { inner: Arc::new(Inner { endpoint, host, bearer, tls, http2: true, pool }) }
     }
 
     /// Where it dials.
@@ -139,77 +104,62 @@ impl Client {
     /// # Errors
     /// Why it could not be made.
     pub async fn connect(&self, fresh: bool) -> std::result::Result<Link, Fault> {
-        if let Some(wire) = self.inner.checkout(fresh) {
-            return Ok(Link { wire, home: Arc::clone(&self.inner), reused: true });
+        let home = Arc::clone(&self.inner);
+        if let Some(wire) = home.pool.checkout(fresh) {
+            return Ok(Link { wire, home, reused: true });
         }
-        let stream = dial::dial(&self.inner.endpoint, self.inner.tls.as_ref()).await?;
-        let read = Arc::new(AtomicU64::new(0));
-        let io = TokioIo::new(Counted { inner: stream, read: Arc::clone(&read) });
-        let (sender, connection) = Builder::new().handshake(io).await.map_err(|e| Fault::new(FaultKind::Connect, e))?;
-        // The task's end is seen by everyone who needs to: the sender turns closed, the body fails.
-        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        let wire = Wire { sender, task, born: Instant::now(), read };
-        Ok(Link { wire, home: Arc::clone(&self.inner), reused: false })
+        let wire = match self.made().await? {
+            Made::One(one) => Wire::One(one),
+            Made::Many(many) => {
+                // Before others may have any.
+                let place = many.place().ok_or_else(|| Fault::new(FaultKind::Connect, "no place on it"))?;
+                home.pool.share(&many);
+                Wire::Many(place)
+            }
+        };
+        Ok(Link { wire, home, reused: false })
+    }
+
+    async fn made(&self) -> std::result::Result<Made, Fault> {
+        let Inner { endpoint, tls, http2, .. } = &*self.inner;
+        let stream = dial::dial(endpoint, tls.as_ref()).await?;
+        let agreed = *http2 && stream.agreed_on_http2();
+        speak(stream, agreed).await
+    }
+
+    /// Makes connections until so many requests can begin at once on what will last for at least `lasting`; closes what is too old.
+    /// Returns when that is so.
+    ///
+    /// # Errors
+    /// Why one could not be made.
+    pub async fn make_ready(&self, wanted: usize, lasting: Duration) -> std::result::Result<(), Fault> {
+        let pool = &self.inner.pool;
+        let mut there = pool.tidy(lasting);
+        while there < wanted {
+            there += match self.made().await? {
+                Made::One(one) => {
+                    pool.keep(one);
+                    1
+                }
+                Made::Many(many) => {
+                    pool.share(&many);
+                    many.room()
+                }
+            };
+        }
+        Ok(())
     }
 
     /// Closes the idle connections: the path to the endpoint has just proved silent, and they are on it too. The next connect
     /// finds out within its own, shorter limit.
     pub fn close_idle(&self) {
-        let idle = std::mem::take(&mut *self.inner.lock());
-        drop(idle);
+        self.inner.pool.clear();
     }
 
     /// Idle connections right now (for tests and the snapshot).
     #[must_use]
     pub fn idle(&self) -> usize {
-        self.inner.lock().len()
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn checkout(&self, fresh: bool) -> Option<Wire> {
-        let mut idle = self.lock();
-        if fresh {
-            idle.clear();
-            return None;
-        }
-        while let Some(Idle { wire, since }) = idle.pop() {
-            if wire.sender.is_ready() && since.elapsed() < self.limits.idle && wire.born.elapsed() < self.limits.age {
-                return Some(wire);
-            }
-        }
-        None
-    }
-
-    /// Takes a connection back once it is ready for the next request.
-    fn give_back(self: &Arc<Self>, mut wire: Wire) {
-        if wire.sender.is_closed() || wire.born.elapsed() >= self.limits.age {
-            return;
-        }
-        if wire.sender.is_ready() {
-            return self.keep(wire);
-        }
-        // The connection task has not yet noticed that the answer is over; this takes microseconds.
-        let home = Arc::clone(self);
-        if tokio::runtime::Handle::try_current().is_ok() {
-            tokio::spawn(async move {
-                if let Ok(Ok(())) = tokio::time::timeout(Duration::from_secs(1), wire.sender.ready()).await {
-                    home.keep(wire);
-                }
-            });
-        }
-    }
-
-    fn keep(&self, wire: Wire) {
-        let mut idle = self.lock();
-        idle.retain(|i| !i.wire.sender.is_closed() && i.since.elapsed() < self.limits.idle);
-        if idle.len() < self.limits.idle_max {
-            idle.push(Idle { wire, since: Instant::now() });
-        }
+        self.inner.pool.idle()
     }
 }
 
@@ -230,22 +180,38 @@ impl Link {
     /// Sends the call and waits for the head of the answer. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// What broke. [`Fault::stale`] says that it was a reused connection and no byte of an answer had come.
+    /// What broke. [`Fault::stale`] says that the request may be sent once more on a new connection.
     pub async fn send(mut self, call: Call) -> std::result::Result<Reply, Fault> {
-        let uri = self.home.endpoint.target(&call.path).map_err(|e| Fault::new(FaultKind::Protocol, e.what))?;
+        let endpoint = &self.home.endpoint;
+        let uri = match &self.wire {
+            Wire::One(_) => endpoint.target(&call.path),
+            Wire::Many(_) => endpoint.whole(&call.path),
+        };
         let mut request = Request::new(Pieces::new(call.body));
         *request.method_mut() = call.method;
-        *request.uri_mut() = uri;
+        *request.uri_mut() = uri.map_err(|e| Fault::new(FaultKind::Protocol, e.what))?;
         let headers = request.headers_mut();
         *headers = call.headers;
-        headers.insert(HOST, self.home.host.clone());
+        // HTTP/2 has it in its `:authority`.
+        if matches!(self.wire, Wire::One(_)) {
+            headers.insert(HOST, self.home.host.clone());
+        }
         headers.insert(USER_AGENT, HeaderValue::from_static(super::USER_AGENT));
         headers.remove(AUTHORIZATION);
         if let Some(bearer) = &self.home.bearer {
             headers.insert(AUTHORIZATION, bearer.clone());
         }
-        let before = self.wire.read.load(Ordering::Relaxed);
-        match self.wire.sender.send_request(request).await {
+        let answer = match &mut self.wire {
+            Wire::One(one) => {
+                let before = one.read.load(Ordering::Relaxed);
+                one.sender.send_request(request).await.map_err(|e| (one.read.load(Ordering::Relaxed) == before, e))
+            }
+            Wire::Many(place) => {
+                let mut sender = place.sender();
+                sender.send_request(request).await.map_err(|e| (place.untouched(), e))
+            }
+        };
+        match answer {
             Ok(answer) => {
                 let (mut head, incoming) = answer.into_parts();
                 let decoder = Decoder::of(&head.headers).map(Box::new);
@@ -254,15 +220,22 @@ impl Link {
                     head.headers.remove(CONTENT_ENCODING);
                     head.headers.remove(CONTENT_LENGTH);
                 }
-                let body = Body { incoming, link: Some(self), ended: false, decoder };
+                let body = Body::new(incoming, self, decoder);
                 Ok(Reply { status: head.status, headers: head.headers, body })
             }
-            Err(e) => {
+            Err((nothing_read, e)) => {
                 let mut fault = Fault::exchange(&e);
-                fault.stale =
-                    self.reused && fault.kind == FaultKind::Reset && self.wire.read.load(Ordering::Relaxed) == before;
+                let idle_one = self.reused && fault.kind == FaultKind::Reset && nothing_read;
+                fault.stale = idle_one || Fault::went_to_nobody(&e);
                 Err(fault)
             }
+        }
+    }
+
+    /// The answer is read: the connection may carry the next request.
+    pub(super) fn give_back(self) {
+        if let Wire::One(one) = self.wire {
+            self.home.pool.give_back(one);
         }
     }
 }
@@ -278,133 +251,10 @@ pub struct Reply {
     pub body: Body,
 }
 
-/// A body being read. Read to its end it gives the connection back; dropped before, it closes it.
-pub struct Body {
-    incoming: Incoming,
-    link: Option<Link>,
-    ended: bool,
-    /// Under a content coding that is decoded here.
-    decoder: Option<Box<Decoder>>,
-}
-
-impl std::fmt::Debug for Body {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Body").field("ended", &self.ended).finish_non_exhaustive()
-    }
-}
-
-impl Body {
-    /// The next bytes, decoded; `None` at a proper end. Trailers are passed over.
-    pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::result::Result<Bytes, Fault>>> {
-        if self.decoder.is_none() {
-            return self.poll_wire(cx);
-        }
-        loop {
-            let Some(decoder) = &mut self.decoder else { return Poll::Ready(None) };
-            let fault = match decoder.next() {
-                Ok(Some(data)) => return Poll::Ready(Some(Ok(data))),
-                Err(fault) => fault,
-                Ok(None) => match self.poll_wire(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(data))) => {
-                        if let Some(decoder) = &mut self.decoder {
-                            decoder.push(data);
-                        }
-                        continue;
-                    }
-                    Poll::Ready(Some(Err(fault))) => fault,
-                    Poll::Ready(None) => match self.decoder.take().map(|decoder| decoder.end()) {
-                        None | Some(Ok(())) => return Poll::Ready(None),
-                        Some(Err(fault)) => fault,
-                    },
-                },
-            };
-            // What follows could not be read.
-            self.ended = true;
-            self.link = None;
-            self.decoder = None;
-            return Poll::Ready(Some(Err(fault)));
-        }
-    }
-
-    /// The next bytes as they came.
-    fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::result::Result<Bytes, Fault>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        loop {
-            return match Pin::new(&mut self.incoming).poll_frame(cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => continue,
-                    Ok(data) => Poll::Ready(Some(Ok(data))),
-                    Err(_) => continue,
-                },
-                Poll::Ready(Some(Err(e))) => {
-                    self.ended = true;
-                    self.link = None;
-                    Poll::Ready(Some(Err(Fault::exchange(&e))))
-                }
-                Poll::Ready(None) => {
-                    self.ended = true;
-                    if let Some(Link { wire, home, .. }) = self.link.take() {
-                        home.give_back(wire);
-                    }
-                    Poll::Ready(None)
-                }
-            };
-        }
-    }
-
-    /// The next bytes; `None` at a proper end.
-    ///
-    /// # Errors
-    /// What broke.
-    pub async fn data(&mut self) -> Option<std::result::Result<Bytes, Fault>> {
-        std::future::poll_fn(|cx| self.poll_data(cx)).await
-    }
-
-    /// Nothing more of this body is wanted, but its end is near: reads on in the background (at most 64 KiB and one second)
-    /// so that the connection can be used again.
-    pub fn recycle(mut self) {
-        if self.ended || tokio::runtime::Handle::try_current().is_err() {
-            return;
-        }
-        tokio::spawn(async move {
-            let rest = async {
-                let mut read = 0;
-                while let Some(Ok(data)) = self.data().await {
-                    read += data.len();
-                    if read > RECYCLE_BYTES_MAX {
-                        return;
-                    }
-                }
-            };
-            let _ = tokio::time::timeout(RECYCLE_WAIT, rest).await;
-        });
-    }
-
-    /// The whole rest, if it is not longer than `limit` bytes.
-    ///
-    /// # Errors
-    /// What broke; `Ok(Err(..))` holds what was read until the limit was passed, and the connection is closed.
-    pub async fn whole(mut self, limit: usize) -> std::result::Result<std::result::Result<Vec<u8>, Vec<u8>>, Fault> {
-        let mut all = Vec::new();
-        while let Some(data) = self.data().await {
-            let data = data?;
-            let room = limit - all.len();
-            if data.len() > room {
-                all.extend_from_slice(data.get(..room).unwrap_or_default());
-                return Ok(Err(all));
-            }
-            all.extend_from_slice(&data);
-        }
-        Ok(Ok(all))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 

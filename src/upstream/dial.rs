@@ -1,27 +1,26 @@
 //! From a name to a standing connection: resolve, connect, TLS.
 
-use std::future::Ready;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::Uri;
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
-use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tower::Service;
+use tokio_rustls::TlsConnector;
 
 use super::endpoint::Endpoint;
 use super::fault::{Fault, FaultKind};
 use super::stream::Stream;
 use crate::error::{Expected, Result};
+use crate::units::printable;
 
 /// TLS settings, shared by every client of the process.
 #[derive(Clone)]
-pub struct Tls(Arc<rustls::ClientConfig>);
+pub struct Tls(Arc<ClientConfig>);
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,25 +34,51 @@ impl Tls {
     /// # Errors
     /// If there are none.
     pub fn system() -> Result<Tls> {
-        let no = |why: String| {
+        let no = |why: &str| {
             Expected::could_not(
                 format!("TLS cannot be set up: {why}"),
                 "install the system's CA certificates, or point SSL_CERT_FILE at a bundle",
             )
         };
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| no(e.to_string()))?
-            .with_native_roots()
-            .map_err(|e| no(e.to_string()))?
+        let mut roots = RootCertStore::empty();
+        // Some of many may be odd; none at all is no way to trust anybody.
+        let (good, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if good == 0 {
+            return Err(no("no CA certificate of the system can be used"));
+        }
+        Tls::trusting(roots).map_err(|e| no(&e.to_string()))
+    }
+
+    /// Certificates that these sign, in PEM, and no others: the system's are not trusted here.
+    ///
+    /// # Errors
+    /// If there is none among them, or one cannot be read.
+    pub fn of_authorities(pem: &[u8]) -> Result<Tls> {
+        let bad = |why: String| Expected::usage(why, "it is a PEM file with one or more CERTIFICATE blocks");
+        let mut roots = RootCertStore::empty();
+        for (n, der) in CertificateDer::pem_slice_iter(pem).enumerate() {
+            let added = der.map_err(|e| e.to_string()).and_then(|der| roots.add(der).map_err(|e| e.to_string()));
+            added.map_err(|why| bad(format!("certificate {} cannot be used: {}", n + 1, printable(&why, 200))))?;
+        }
+        if roots.is_empty() {
+            return Err(bad("there is no certificate in it".to_owned()));
+        }
+        Tls::trusting(roots).map_err(|e| bad(e.to_string()))
+    }
+
+    fn trusting(roots: RootCertStore) -> std::result::Result<Tls, rustls::Error> {
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(Tls(Arc::new(config)))
     }
 
-    /// These settings exactly (tests with a certificate of their own). No ALPN may be set: HTTP/1.1 is spoken.
-    #[must_use]
-    pub fn with_config(config: Arc<rustls::ClientConfig>) -> Tls {
-        Tls(config)
+    /// The same, and HTTP/2 is offered before HTTP/1.1.
+    pub(super) fn offering_http2(&self) -> Tls {
+        let mut config = ClientConfig::clone(&self.0);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Tls(Arc::new(config))
     }
 }
 
@@ -71,10 +96,11 @@ pub(super) async fn dial(endpoint: &Endpoint, tls: Option<&Tls>) -> std::result:
         return Ok(Stream::Plain(tcp));
     }
     let tls = tls.ok_or_else(|| Fault::new(FaultKind::Tls, "no TLS settings"))?;
-    let uri = endpoint.tls_uri().ok_or_else(|| Fault::new(FaultKind::Tls, "the name cannot be checked"))?;
-    let mut connector = HttpsConnector::from((Standing(Some(TokioIo::new(tcp))), Arc::clone(&tls.0)));
-    let stream = connector.call(uri).await.map_err(|e| Fault::new(FaultKind::Tls, e))?;
-    Ok(Stream::Tls(Box::new(TokioIo::new(stream))))
+    // SNI and what the certificate must say, wherever it is dialled.
+    let name = ServerName::try_from(endpoint.host.clone());
+    let name = name.map_err(|_| Fault::new(FaultKind::Tls, "the name cannot be checked"))?;
+    let stream = TlsConnector::from(Arc::clone(&tls.0)).connect(name, tcp).await;
+    Ok(Stream::Tls(Box::new(stream.map_err(|e| Fault::new(FaultKind::Tls, e))?)))
 }
 
 async fn resolve(host: &str, port: u16) -> std::result::Result<Vec<SocketAddr>, Fault> {
@@ -112,23 +138,6 @@ async fn connect(addresses: &[SocketAddr]) -> std::result::Result<TcpStream, Fau
                 () = tokio::time::sleep(NEXT_ADDRESS_AFTER), if more => break,
             }
         }
-    }
-}
-
-/// Hands an already connected stream to the TLS layer, so that every error it reports is TLS's own.
-struct Standing(Option<TokioIo<TcpStream>>);
-
-impl Service<Uri> for Standing {
-    type Response = TokioIo<TcpStream>;
-    type Error = std::io::Error;
-    type Future = Ready<std::io::Result<TokioIo<TcpStream>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        std::future::ready(self.0.take().ok_or_else(|| std::io::Error::other("used twice")))
     }
 }
 

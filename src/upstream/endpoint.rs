@@ -68,6 +68,17 @@ impl Endpoint {
         Ok(Endpoint { tls, authority: authority.as_str().to_owned(), host, path, dial_host, dial_port })
     }
 
+    /// The whole address of a path below the base, as HTTP/2 wants it.
+    ///
+    /// # Errors
+    /// If `below` is not a path.
+    pub fn whole(&self, below: &str) -> Result<Uri> {
+        let mut parts = self.target(below)?.into_parts();
+        parts.scheme = Some(if self.tls { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.authority = self.authority.parse::<Authority>().ok();
+        Uri::from_parts(parts).map_err(|e| Expected::usage(format!("no address for {}: {e}", self.authority), ""))
+    }
+
     /// The request target for a path below the base, for example `/chat/completions`.
     ///
     /// # Errors
@@ -77,11 +88,6 @@ impl Endpoint {
         let path: PathAndQuery =
             text.parse().map_err(|_| Expected::usage(format!("{} is not a path", printable(&text, 100)), ""))?;
         Ok(Uri::from(path))
-    }
-
-    /// The URL that TLS is told about.
-    pub(super) fn tls_uri(&self) -> Option<Uri> {
-        Uri::builder().scheme(Scheme::HTTPS).authority(self.authority.as_str()).path_and_query("/").build().ok()
     }
 }
 

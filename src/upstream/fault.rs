@@ -32,7 +32,8 @@ pub struct Fault {
     pub kind: FaultKind,
     /// More, safe to print, bounded.
     pub detail: String,
-    /// It happened on a reused connection before any byte of the answer: the peer had most likely closed it while idle.
+    /// The request may be sent once more on a new connection, and nobody is blamed: it happened on a reused connection before any
+    /// byte of the answer (the peer had most likely closed it while idle), or the peer says that it has not taken the request.
     pub stale: bool,
 }
 
@@ -55,18 +56,35 @@ impl Fault {
         if error.is_parse() {
             return Fault::new(FaultKind::Protocol, chain(error));
         }
+        if let Some(h2) = cause::<h2::Error>(error)
+            && !h2.is_io()
+            && !h2.is_remote()
+        {
+            // What was read is not the HTTP/2 that it claims to be.
+            return Fault::new(FaultKind::Protocol, chain(error));
+        }
         // A broken chunk header is an io::Error of kind InvalidInput or InvalidData inside hyper's body error.
-        let mut source = error.source();
-        while let Some(cause) = source {
-            if let Some(io) = cause.downcast_ref::<io::Error>()
-                && matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
-            {
-                return Fault::new(FaultKind::Protocol, chain(error));
-            }
-            source = cause.source();
+        if cause::<io::Error>(error)
+            .is_some_and(|io| matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
+        {
+            return Fault::new(FaultKind::Protocol, chain(error));
         }
         Fault::new(FaultKind::Reset, chain(error))
     }
+
+    /// Nobody has worked on the request: it never left, or the peer says so. RFC 9113, 8.7: a stream that was refused, or that
+    /// is above the last one of a GOAWAY, has not been processed and may be sent again.
+    pub(super) fn went_to_nobody(error: &hyper::Error) -> bool {
+        let told = cause::<h2::Error>(error).is_some_and(|h2| {
+            h2.is_remote() && (h2.is_go_away() || (h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM)))
+        });
+        told || error.is_canceled()
+    }
+}
+
+/// The first cause of this kind.
+fn cause<T: std::error::Error + 'static>(error: &hyper::Error) -> Option<&T> {
+    std::iter::successors(error.source(), |&cause| cause.source()).find_map(|cause| cause.downcast_ref())
 }
 
 fn chain(error: &hyper::Error) -> String {

@@ -6,15 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use hyper_rustls::MaybeHttpsStream;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(TcpStream),
-    Tls(Box<TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>>),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// The peer speaks HTTP/2: under TLS it was asked, without TLS it is known beforehand.
+    pub(super) fn agreed_on_http2(&self) -> bool {
+        match self {
+            Stream::Plain(_) => true,
+            Stream::Tls(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
 }
 
 /// Counts what is read, so that "before any byte of the answer" is known and not guessed.

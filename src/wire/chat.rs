@@ -473,7 +473,8 @@ impl Reading {
                     self.twice.get_or_insert("metadata");
                 } else if let Some(mut value) = json::loose_text(m.value) {
                     // Whoever reads it must see that it was longer than it may be.
-                    value.truncate(value.floor_char_boundary(MAX_LABEL_BYTES));
+                    let end = (0..=MAX_LABEL_BYTES).rev().find(|n| value.is_char_boundary(*n)).unwrap_or(0);
+                    value.truncate(end);
                     self.labels.insert(label.to_owned(), value);
                 }
             }

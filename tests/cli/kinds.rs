@@ -82,6 +82,11 @@ fn every_command_knows_the_type_that_it_was_given() {
         (vec!["drill", "run", policy], "is a policy; a drill is needed", "llmfo serve --policy policies/support.yaml"),
         (vec!["drill", "run", tests], "is a file of tests of a policy; a drill is needed", "validate --tests"),
         (vec!["drill", "run", "region-outage", "--policy", drill], "is a drill; a policy is needed", "llmfo drill run"),
+        (
+            vec!["serve", "--policy", policy, "--client-keys", policy],
+            "is a policy; a file of client keys",
+            "llmfo serve",
+        ),
         (vec!["validate", "--tests", policy], "is a policy; a file of tests", "llmfo validate policies/support.yaml"),
         (vec!["validate", "--tests", drill], "is a drill; a file of tests", "llmfo drill run"),
     ] {

@@ -89,7 +89,7 @@ fn ask(to: SocketAddr, conversation: &str) -> Option<(u16, Value)> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
     write!(
         stream,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
          x-llmfo-conversation: {conversation}\r\nx-llmfo-turn: 1\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )

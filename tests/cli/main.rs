@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod house;
 #[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod kinds;
 #[cfg(test)]
 mod ledger;

@@ -99,7 +99,7 @@ fn the_file_on_the_page_answers_personal_data() {
         let body = r#"{"model":"chat","messages":[{"role":"user","content":"hello"}]}"#;
         write!(
             stream,
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         )

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn policy(provider: SocketAddr, more: &str) -> String {
+pub fn policy(provider: SocketAddr, more: &str) -> String {
     format!(
         "version: cli-1\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n  a:\n    base_url: http://{provider}/v1\n    \
          model: m\n{more}pools:\n  all: {{ targets: [a], select: health }}\nroutes:\n  - route: chat\n    data: none\n    \
@@ -111,7 +111,7 @@ impl Drop for Served {
 fn get(to: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut all = String::new();
     stream.read_to_string(&mut all).unwrap();
     all
@@ -271,8 +271,7 @@ fn the_log_says_why_a_target_fails_and_who_is_handed_off() {
     for _ in 0..3 {
         let mut stream = TcpStream::connect(served.address("listen")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let head =
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
         let more = "x-llmfo-conversation: conv-7\r\nx-llmfo-turn: 1";
         write!(stream, "{head}\r\n{more}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut all = String::new();
@@ -349,8 +348,12 @@ fn ask(served: &Served) -> TcpStream {
     let mut client = TcpStream::connect(served.address("listen")).unwrap();
     client.set_read_timeout(Some(LIMIT)).unwrap();
     let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
-    write!(client, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
-        .unwrap();
+    write!(
+        client,
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
     let start = Instant::now();
     while !get(served.address("admin"), "/snapshot").contains("\"requests\":{\"open\":1") {
         assert!(start.elapsed() < LIMIT);
@@ -549,7 +552,7 @@ fn a_pause_of_the_process_is_no_fault_of_a_provider() {
         .map(|_| {
             let mut client = TcpStream::connect(served.address("listen")).unwrap();
             client.set_read_timeout(Some(LIMIT)).unwrap();
-            let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length:";
+            let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length:";
             write!(client, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
             assert!(client.read(&mut [0; 64]).unwrap() > 0, "the stream has begun");
             client

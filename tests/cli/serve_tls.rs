@@ -80,7 +80,7 @@ fn ask(host: &str, roots: &str) -> (String, Value) {
     let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
     write!(
         client,
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
     .unwrap();

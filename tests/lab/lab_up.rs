@@ -253,7 +253,10 @@ async fn a_provider_sees_its_peer_leave_within_200_ms() {
     let address =
         lab.line.providers["local-a"].strip_prefix("http://").unwrap().strip_suffix("/v1").unwrap().to_string();
     let body = request(Kind::Long, true).to_string();
-    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     for wait_for in ["", "\"content\":\" "] {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use llmfo::gateway::clients::AdminKey;
+use llmfo::gateway::clients::book::{self, Client};
 use llmfo::gateway::ledger::{Ledger, Place};
 use llmfo::gateway::listener::ListenerLimits;
 use llmfo::gateway::{Gateway, Settings};
@@ -40,6 +42,9 @@ pub struct Change {
     pub folder: PathBuf,
     /// The ledger; in memory if none is given.
     pub ledger: Option<Arc<Ledger>>,
+    /// Text of a file of client keys.
+    pub clients: Option<String>,
+    pub admin_key: Option<&'static str>,
 }
 
 impl Default for Change {
@@ -54,8 +59,17 @@ impl Default for Change {
             forced: None,
             folder: PathBuf::from("."),
             ledger: None,
+            clients: None,
+            admin_key: None,
         }
     }
+}
+
+/// The clients of a file that is right.
+pub fn clients(text: &str) -> Vec<Client> {
+    let (file, found, _) = llmfo::spec::client_keys::read("keys.yaml", text.as_bytes());
+    assert!(found.is_empty(), "{found:#?}");
+    book::clients(&file.unwrap())
 }
 
 /// A policy with one route `chat` over these providers, in order: deadline 4 s, connect 300 ms, first token 500 ms, idle 500 ms.
@@ -114,6 +128,8 @@ impl Rig {
             forced: change.forced,
             ledger: change.ledger.unwrap_or_else(|| Arc::new(Ledger::start(&Place::Memory).unwrap())),
             limits: change.limits,
+            clients: change.clients.as_deref().map(clients),
+            admin_key: change.admin_key.map(AdminKey::new),
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();
         Rig { listen: gateway.listen, admin: gateway.admin, gateway: Some(gateway), written, runtime }
@@ -196,6 +212,11 @@ impl Rig {
         let policy = policy.unwrap_or_else(|| panic!("{found:#?}\n{yaml}"));
         let _within = self.runtime.enter();
         self.gateway.as_mut().unwrap().reload(policy).map_err(|e| e.what)
+    }
+
+    /// Another file of client keys.
+    pub fn hold_clients(&self, text: &str) {
+        self.gateway.as_ref().unwrap().hold_clients(clients(text));
     }
 
     /// What the admin side shows of all that was.

@@ -74,7 +74,7 @@ fn secrets_go_to_their_own_target_and_are_echoed_to_nobody() {
     let got = rig.stream();
     assert_eq!(a.seen()[0].header("authorization"), Some(format!("bearer {}", key.to_lowercase()).as_str()));
     let record = rig.decision(&got).to_string();
-    let mut events = send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut events = send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let events = events.until("\"event\":\"decision\"");
     let everything = [
         got.text(),
@@ -193,7 +193,7 @@ fn the_admin_side_tells_what_happened() {
     let a = Mock::start(mock::status("500 Down", ""));
     let b = Mock::start(good("bravo"));
     let rig = Rig::new(&[("a", a.address), ("b", b.address)]);
-    let mut live = send(rig.admin, b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut live = send(rig.admin, b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n");
     live.until("llmfo events");
     let got = chat(rig.listen, &body(true), &[("x-llmfo-conversation", "c-1"), ("x-llmfo-intent", "shipping")]);
     let events = live.until("\"event\":\"decision\"");
@@ -221,7 +221,7 @@ fn the_admin_side_tells_what_happened() {
     assert_eq!(snapshot["requests"]["by_outcome"]["answered"], 1);
     assert_eq!(snapshot["policy"]["version"], "test-1");
     assert_eq!(got.header("x-llmfo-policy"), Some("test-1"));
-    let put = send(rig.admin, b"POST /snapshot HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").whole();
+    let put = send(rig.admin, b"POST /snapshot HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n").whole();
     assert_eq!(put.status, 405);
 }
 

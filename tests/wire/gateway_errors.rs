@@ -114,9 +114,9 @@ fn is_our_error(what: &str, got: &Response) {
 fn every_error_of_the_gateway_has_openai_shape_and_its_request_id() {
     let a = Mock::start(mock::status("500 Down", "{}"));
     let rig = Rig::new(&[("a", a.address)]);
-    let plain = |line: &str| format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").into_bytes();
+    let plain = |line: &str| format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n").into_bytes();
     let post = |more: &str, body: &str| {
-        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n";
         format!("{head}{more}\r\n{body}").into_bytes()
     };
     let wrapped = "unsupported_transfer_encoding";
@@ -162,8 +162,8 @@ fn every_error_of_the_gateway_has_openai_shape_and_its_request_id() {
 fn a_request_that_is_no_http_is_refused_and_the_connection_closed_in_order() {
     let a = Mock::start(good("alpha"));
     let rig = Rig::new(&[("a", a.address)]);
-    let large = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n", "x".repeat(3 << 20));
-    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(70_000));
+    let large = format!("GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-large: {}\r\n\r\n", "x".repeat(3 << 20));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(70_000));
     let many: String = (0..300).map(|n| format!("x-{n}: 1\r\n")).collect();
     let many = format!("GET /v1/models HTTP/1.1\r\n{many}\r\n");
     for (request, status) in [

@@ -359,7 +359,7 @@ fn without_a_conversation_calls_go_out_as_they_came_and_people_are_told() {
     assert!(metrics.contains("llmfo_unledgered_tool_calls_total{route=\"chat\"} 2"), "{metrics}");
     let list = http::get(rig.admin, "/ledger?state=all").json();
     assert_eq!(list["calls"], json!([]));
-    let mut events = http::send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut events = http::send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let seen = events.until("no_conversation");
     assert!(seen.contains("x-llmfo-conversation"));
 }

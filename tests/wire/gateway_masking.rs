@@ -275,7 +275,7 @@ fn nothing_of_it_is_left_anywhere_else() {
         everything.push(format!("{:?}", got.headers));
         everything.push(rig.decision(got).to_string());
     }
-    let mut events = send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut events = send(rig.admin, b"GET /events?since=0 HTTP/1.1\r\nhost: localhost\r\n\r\n");
     everything.push(events.until("\"event\":\"decision\""));
     everything.extend([rig.metrics(), rig.snapshot().to_string(), get(rig.admin, "/readyz").text()]);
     rig.stop(std::time::Duration::ZERO);

@@ -17,8 +17,9 @@ fn forcing(targets: &[(&str, SocketAddr)], faults: &[(&str, Forced)], breaker: &
 /// An order over the admin listener.
 fn order(rig: &Rig, method: &str, path: &str, reason: Option<&str>) -> Response {
     let reason = reason.map_or_else(String::new, |r| format!("x-llmfo-reason: {r}\r\n"));
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{reason}content-length: 0\r\nconnection: close\r\n\r\n");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{reason}content-length: 0\r\nconnection: close\r\n\r\n"
+    );
     http::send(rig.admin, request.as_bytes()).whole()
 }
 

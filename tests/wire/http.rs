@@ -86,7 +86,7 @@ pub fn chat_bytes(body: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     }
     let more: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
     format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{more}content-length: {}\r\n\r\n{body}",
         body.len()
     )
     .into_bytes()
@@ -100,14 +100,14 @@ pub fn chat(to: SocketAddr, body: &str, headers: &[(&str, &str)]) -> Response {
 pub fn try_get(to: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())?;
     let mut all = Vec::new();
     stream.read_to_end(&mut all)?;
     Ok(String::from_utf8_lossy(&all).into_owned())
 }
 
 pub fn get(to: SocketAddr, path: &str) -> Response {
-    send(to, format!("GET {path} HTTP/1.1\r\nhost: gateway\r\n\r\n").as_bytes()).whole()
+    send(to, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).whole()
 }
 
 impl Reading {

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod canary;
 #[cfg(test)]
+mod certs;
+#[cfg(test)]
 mod failover_table;
 #[cfg(test)]
 mod gateway;
@@ -13,6 +15,8 @@ mod gateway_bodies;
 #[cfg(test)]
 mod gateway_capacity;
 #[cfg(test)]
+mod gateway_clients;
+#[cfg(test)]
 mod gateway_coded;
 #[cfg(test)]
 mod gateway_edge;
@@ -20,6 +24,8 @@ mod gateway_edge;
 mod gateway_errors;
 #[cfg(test)]
 mod gateway_failover;
+#[cfg(test)]
+mod gateway_http2;
 #[cfg(test)]
 mod gateway_inband;
 #[cfg(test)]
@@ -37,15 +43,21 @@ mod gateway_orders;
 #[cfg(test)]
 mod gateway_pause;
 #[cfg(test)]
+mod gateway_ready;
+#[cfg(test)]
 mod gateway_reload;
 #[cfg(test)]
 mod gateway_replay;
+#[cfg(test)]
+mod gateway_tls;
 #[cfg(test)]
 mod gateway_trace;
 #[cfg(test)]
 mod gateway_types;
 #[cfg(test)]
 mod gateway_withhold;
+#[cfg(test)]
+mod h2mock;
 #[cfg(test)]
 mod http;
 #[cfg(test)]

@@ -49,6 +49,8 @@ impl Child {
         let errors = std::fs::File::create(log).map_err(|e| failed(format!("{}: {e}", log.display())))?;
         let mut process = Command::new(program)
             .args(arguments)
+            // Theirs is on loopback without a key, whatever the operator's own gateway has.
+            .env_remove("LLMFO_ADMIN_KEY")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)

@@ -52,6 +52,7 @@ pub fn led_to_the_lab(name: &Path, loaded: &Loaded, topology: &Topology) -> Resu
             map.insert("base_url".into(), Value::String((*url).to_owned()));
             // Where it is dialled instead, and whose key it takes, belongs to the real one.
             map.remove("connect_to");
+            map.remove("connection");
             map.remove("credentials");
         }
     }
@@ -159,7 +160,7 @@ mod tests {
         let pool = if third { "[local-a, local-b, vendor]" } else { "[local-a, local-b]" };
         format!(
             "version: '1'\nserial: 1\nprompt_version: p1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n  local-a: &one\n    \
-             base_url: https://prod.example/v1\n    connect_to: 10.0.0.1:443\n    model: m\n    credentials: env:PROD_KEY\n  \
+             base_url: https://prod.example/v1\n    connect_to: 10.0.0.1:443\n    connection: {{ http2: true }}\n    model: m\n    credentials: env:PROD_KEY\n  \
              local-b: {{ <<: *one, model: n }}\n{more}compatibility_groups:\n  g: {{ members: [local-a, local-b] }}\npools:\n  \
              all: {{ targets: {pool} }}\nroutes:\n  - route: support-chat\n    deadline_ms: 5000\n    attempts:\n      - {{ pool: all, \
              first_token_timeout_ms: 600, pii: allowed }}\n"
@@ -178,11 +179,14 @@ mod tests {
             .policy
             .targets
             .iter()
-            .map(|t| (t.base_url.as_str(), &t.connect_to, &t.credentials, t.model.as_str()))
+            .map(|t| (t.base_url.as_str(), &t.connect_to, t.connection.http2, &t.credentials, t.model.as_str()))
             .collect();
         assert_eq!(
             seen,
-            [("http://127.0.0.1:7001/v1", &None, &None, "m"), ("http://127.0.0.1:7002/v1", &None, &None, "n")]
+            [
+                ("http://127.0.0.1:7001/v1", &None, false, &None, "m"),
+                ("http://127.0.0.1:7002/v1", &None, false, &None, "n")
+            ]
         );
         let text = std::fs::read_to_string(&led.path).unwrap();
         assert!(!text.contains("prod.example") && !text.contains("PROD_KEY") && !text.contains("10.0.0.1"), "{text}");

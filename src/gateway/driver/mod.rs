@@ -142,6 +142,8 @@ pub struct Meta {
     pub conversation: Option<String>,
     /// Turn.
     pub turn: Option<u64>,
+    /// Whose key it came with, where clients have keys.
+    pub client: Option<String>,
 }
 
 /// What the driver tells the rest of the gateway. Called with the core locked, except for [`Watcher::done`]: be quick.

@@ -26,6 +26,8 @@ use hyper::body::Incoming;
 
 use super::adapters::{self, Kept};
 use super::app::App;
+use super::clients::Permit;
+use super::clients::book::Client;
 use super::driver::Meta;
 use super::http::{Answer, Refusal, set, whole};
 use super::intake::{self, NotTaken};
@@ -52,12 +54,21 @@ pub enum Calls {
 }
 
 /// A refusal that never reached the core.
-fn early(app: &App, route: &str, outcome: &str, refusal: Refusal) -> Result<Answer, Refusal> {
+fn early(
+    app: &App,
+    client: Option<&Arc<Client>>,
+    route: &str,
+    outcome: &str,
+    refusal: Refusal,
+) -> Result<Answer, Refusal> {
     app.metrics.request(route, outcome);
+    if let Some(client) = client {
+        app.metrics.client_request(&client.name, outcome);
+    }
     Err(refusal)
 }
 
-/// `POST /v1/chat/completions`. `stalled` is set by the connection when its client has stopped reading.
+/// `POST /v1/chat/completions`. `client`: who asks, where clients have keys. `stalled` is set by the connection when its client has stopped reading.
 ///
 /// # Errors
 /// Why the request never reached the core.
@@ -65,47 +76,60 @@ pub async fn chat(
     app: &Arc<App>,
     id: &str,
     request: Request<Incoming>,
+    client: Option<&Arc<Client>>,
     stalled: Arc<AtomicBool>,
 ) -> Result<Answer, Refusal> {
+    let early = |route: &str, outcome: &str, refusal| early(app, client, route, outcome, refusal);
     if app.draining.load(Ordering::Relaxed) {
-        return early(app, "none", "shutting_down", shutting_down());
+        return early("none", "shutting_down", shutting_down());
     }
     let headers = request.headers().clone();
+    // Before a byte of the body is read.
+    let admitted = match (&app.clients, client) {
+        (Some(clients), Some(client)) => Some(clients.admit(Arc::clone(client), app.driver.now())),
+        _ => None,
+    };
+    let mut permit = admitted.transpose().map_err(|rejected| app.rejected(id, rejected))?;
     let taken = match intake::body(request, &app.memory).await {
         Ok(taken) => taken,
         Err(NotTaken::Refused(refusal)) => {
             tracing::info!(request = id, status = refusal.status.as_u16(), "request refused while it was read");
-            return early(app, "none", "bad_request", refusal);
+            return early("none", "bad_request", refusal);
         }
-        Err(NotTaken::Gone(refusal)) => return early(app, "none", "client_gone", refusal),
+        Err(NotTaken::Gone(refusal)) => return early("none", "client_gone", refusal),
     };
     let chat = match ChatRequest::parse(taken.bytes.clone()) {
         Ok(chat) => chat,
         Err(bad) => {
             let message = format!("{} Correct the request before it is sent again.", bad.message);
             let refusal = Refusal::invalid(StatusCode::BAD_REQUEST, "invalid_request", message).param(bad.param);
-            return early(app, "none", "bad_request", refusal);
+            return early("none", "bad_request", refusal);
         }
     };
     let labels = match intake::labels(&headers, &chat) {
         Ok(labels) => labels,
-        Err(refusal) => return early(app, "none", "bad_request", refusal),
+        Err(refusal) => return early("none", "bad_request", refusal),
     };
     let asked = labels.route.as_deref().unwrap_or(&chat.model);
     let policy = app.policy();
     let Some(route) = policy.route_named(asked).cloned() else {
-        return early(app, "none", "unknown_route", intake::unknown_route(&policy, asked));
+        return early("none", "unknown_route", intake::unknown_route(&policy, client.map(|c| &**c), asked));
     };
+    if let Some(permit) = &mut permit {
+        permit.ask(&route.name, taken.bytes.len(), app.driver.now()).map_err(|rejected| app.rejected(id, rejected))?;
+    }
+    let permit = permit.map(Arc::new);
     let expired = app.expired();
     let names = match masking::names(&headers, &chat) {
         Ok(names) => names,
-        Err(refusal) => return early(app, "none", "bad_request", refusal),
+        Err(refusal) => return early("none", "bad_request", refusal),
     };
     let personal = intake::data(&labels) == DataClass::Personal || route.data == DataClass::Personal;
     let (masking, unmaskable) = Masking::prepare(&route, &chat, personal, names).await;
-    let mut facts = match intake::facts(&policy, &route, &chat, &labels, intake::client(&headers), expired) {
+    let asking = intake::client(client.map(|c| c.name.as_str()), &headers);
+    let mut facts = match intake::facts(&policy, &route, &chat, &labels, asking, expired) {
         Ok(facts) => facts,
-        Err(refusal) => return early(app, &route.name, "bad_request", refusal),
+        Err(refusal) => return early(&route.name, "bad_request", refusal),
     };
     facts.unmaskable = unmaskable;
     // What only a prompt asks for must be checked when it comes back; what cannot be checked needs a target that decodes by it.
@@ -125,7 +149,7 @@ pub async fn chat(
     let shape = replay::Shape { model: chat.model.clone(), stream: chat.stream, include_usage: chat.include_usage };
     let conversation = labels.conversation.as_deref().map(|c| printable(c, 128));
     let turn = labels.turn.or(Some(u64::from(chat.user_messages)));
-    let meta = Meta { request: id.to_owned(), conversation, turn };
+    let meta = Meta { request: id.to_owned(), conversation, turn, client: client.map(|c| c.name.clone()) };
     let correlation = reply::correlation(&meta);
     let open = InFlight::new(app.metrics.requests_open.clone());
     let mut ticket = app.driver.arrive(facts, meta);
@@ -140,7 +164,8 @@ pub async fn chat(
     let (route_name, every) = (route.name.clone(), route.keep_alive.filter(|_| shape.stream));
     let version = policy.version.clone();
     let exchange =
-        Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded);
+        Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded)
+            .of_client(permit.clone());
     let came = Came {
         app: Arc::clone(app),
         id: id.to_owned(),
@@ -151,6 +176,7 @@ pub async fn chat(
         shape,
         correlation,
         open,
+        client: permit,
     };
     let mut answer = match every {
         Some(every) => keep_alive::answer(Box::pin(came.answer(exchange)), every).await,
@@ -171,16 +197,17 @@ struct Came {
     shape: replay::Shape,
     correlation: String,
     open: InFlight,
+    client: Option<Arc<Permit>>,
 }
 
 impl Came {
     async fn answer(self, exchange: Exchange) -> Answer {
-        let Came { app, id, taken, policy, route, calls, shape, correlation, open } = self;
+        let Came { app, id, taken, policy, route, calls, shape, correlation, open, client } = self;
         match exchange.settle().await {
             Settled::Stream { app, ticket, attempt, attempts, degraded } => {
                 drop(taken);
                 let target = policy.target(attempt.target).name.clone();
-                let came = stream::CameIn { policy, route, calls };
+                let came = stream::CameIn { policy, route, calls, client };
                 let mut answer = Response::new(stream::relay(app, ticket, attempt, id, came, open));
                 keep_alive::stream_headers(&mut answer);
                 reply::answered(answer.headers_mut(), &target, attempts, degraded);

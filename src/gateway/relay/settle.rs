@@ -9,6 +9,7 @@ use http::HeaderMap;
 
 use super::super::adapters::Kept;
 use super::super::app::App;
+use super::super::clients::Permit;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
 use super::super::ledger::Written;
 use super::super::masking::Masking;
@@ -31,6 +32,7 @@ pub struct Exchange {
     calls: Calls,
     forwarded: HeaderMap,
     masking: Masking,
+    client: Option<Arc<Permit>>,
     /// What an adapted answer must keep.
     kept: Option<Arc<Kept>>,
     /// One, or two where one is a hedge.
@@ -117,11 +119,18 @@ impl Exchange {
             calls,
             forwarded,
             masking,
+            client: None,
             kept,
             running: Vec::with_capacity(1),
             whole: None,
             error: None,
         }
+    }
+
+    /// Whose it is, where clients have keys.
+    #[must_use]
+    pub fn of_client(self, client: Option<Arc<Permit>>) -> Exchange {
+        Exchange { client, ..self }
     }
 
     /// Follows the core until the request is committed or refused.
@@ -305,7 +314,7 @@ impl Exchange {
             }
             Step::Ended(ended) => {
                 let Ended { whole, usage, .. } = &*ended;
-                self.app.ended(&self.route.name, target, self.calls, &ended);
+                self.app.ended(&self.route.name, target, self.calls, self.client.as_deref(), &ended);
                 self.whole = whole.clone().map(|bytes| (target, bytes));
                 self.take(key);
                 driver.ended(key, *usage);

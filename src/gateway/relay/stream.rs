@@ -11,6 +11,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 
 use super::super::app::App;
+use super::super::clients::Permit;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
 use super::super::http::Body;
 use super::super::ledger::Written;
@@ -47,6 +48,8 @@ pub struct CameIn {
     pub route: String,
     /// What becomes of its calls.
     pub calls: Calls,
+    /// Whose it is, where clients have keys; it counts as open until this is dropped.
+    pub client: Option<Arc<Permit>>,
 }
 
 /// The rest of a committed stream.
@@ -137,7 +140,8 @@ impl Relay {
         match step {
             Step::Out(out) => self.out.extend(out),
             Step::Ended(ended) => {
-                self.app.ended(&self.came.route, target, self.came.calls, &ended);
+                let came = &self.came;
+                self.app.ended(&came.route, target, came.calls, came.client.as_deref(), &ended);
                 if ended.append_done {
                     self.out.push_back(Bytes::from_static(DONE));
                 }

@@ -24,7 +24,7 @@ mod outcomes;
 mod place;
 mod probes;
 mod ramp;
-mod rate;
+pub(super) mod rate;
 mod succession;
 mod window;
 

@@ -98,6 +98,8 @@ pub struct Target {
     /// Dial here instead (host:port), keeping Host, SNI and certificate checks.
     #[schemars(regex(pattern = r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):[0-9]{1,5}$"), example = "127.0.0.1:18101")]
     pub connect_to: Option<String>,
+    /// How connections to it are made and kept.
+    pub connection: Option<Connection>,
     /// The model name that is sent to it.
     #[schemars(required, length(min = 1, max = 256))]
     pub model: Option<String>,
@@ -118,6 +120,22 @@ pub struct Target {
     pub price: Option<Price>,
     /// Where the data may end up. All of it must lie within a route's `residency_required`.
     pub residency: Option<Names>,
+}
+
+/// How connections to a target are made and kept.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// `file:PATH` of the certificates (PEM) that its own must come from, in place of those that the system trusts.
+    #[schemars(regex(pattern = "^file:.+$"), example = "file:certs/inference-ca.pem")]
+    pub ca_file: Option<String>,
+    /// Speak HTTP/2: many requests on one connection. Over TLS only if the target offers it.
+    pub http2: Option<bool>,
+    /// So many connections are kept open before anybody needs them.
+    #[schemars(range(min = 0, max = 64))]
+    pub ready: Option<u32>,
+    /// An unused connection is closed after this. Less than the target's own limit, so that no request runs into a closed one.
+    pub idle_s: Option<Seconds>,
 }
 
 /// A tested template, part of the evidence.
