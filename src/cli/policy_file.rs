@@ -110,9 +110,10 @@ impl Kind {
         let all = |keys: &[&str]| keys.iter().all(|k| has(k));
         match () {
             () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
+            // Before the drills: a summary tells of its rounds too.
+            () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
             () if has("rounds") => Some(Kind::Drill),
             () if has("tests") => Some(Kind::Tests),
-            () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
             () if all(&["scenario", "trace_hash"]) => Some(Kind::Simulation),
             () if all(&["group", "target", "verdict"]) => Some(Kind::Record),
             () if PRICES.iter().filter(|k| has(k)).count() >= 2 => Some(Kind::Prices),

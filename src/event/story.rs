@@ -349,7 +349,10 @@ mod tests {
         );
         assert_eq!(story.requests.len(), 1);
         let told = &story.requests[0];
-        assert_eq!((told.arrived_unix_ms, told.outcome.as_str(), told.target.as_deref()), (3_900, "answered", Some("b")));
+        assert_eq!(
+            (told.arrived_unix_ms, told.outcome.as_str(), told.target.as_deref()),
+            (3_900, "answered", Some("b"))
+        );
         assert_eq!(told.policy, Some(("p1".to_owned(), "aa".to_owned())));
         let texts: Vec<(u64, &str)> = told.circumstances.iter().map(|c| (c.at_unix_ms, c.text.as_str())).collect();
         assert_eq!(

@@ -24,8 +24,10 @@ fn what_is_no_policy_at_all_is_known_too() {
         std::fs::write(dir.path().join(name), text).unwrap();
         dir.path().join(name).display().to_string()
     };
-    let summary =
-        put("summary.json", r#"{"format":1,"drill":"region-outage","verdict":"PASS","findings":[],"promises":{}}"#);
+    let summary = put(
+        "summary.json",
+        r#"{"format":1,"drill":"region-outage","verdict":"PASS","findings":[],"promises":{},"rounds":[]}"#,
+    );
     let record = put(
         "b@p1.json",
         r#"{"format":1,"group":"g","target":"b","model":"m","prompt_version":"p1","verdict":"eligible"}"#,
@@ -39,6 +41,7 @@ fn what_is_no_policy_at_all_is_known_too() {
             "is a list of prices; a policy is needed",
             "llmfo simulate --prices examples/prices.yaml",
         ),
+        (vec!["drill", "run", &summary], "is the summary of a drill; a drill is needed", "report.md"),
         (vec!["validate", &summary], "is the summary of a drill; a policy is needed", "report.md"),
         (
             vec!["validate", &record],

@@ -105,9 +105,9 @@ fn what_the_ledger_knew_and_heard_replays_too_and_no_argument_of_a_call_is_in_it
             replay(&mut engine, lines.map(|line| serde_json::from_str::<Entry>(line).unwrap()), |_, output| {
                 if let Output::Done { record, .. } = output {
                     // Told as the journal tells it; the core's own figures are finer.
-                let mut record = serde_json::to_value(record).unwrap();
-                llmfo::units::told_durations(&mut record);
-                records.push(record);
+                    let mut record = serde_json::to_value(record).unwrap();
+                    llmfo::units::told_durations(&mut record);
+                    records.push(record);
                 }
             });
             if records.len() == decided.len() || start.elapsed() > Duration::from_secs(10) {
