@@ -4,8 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::Global;
+use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
-use crate::policy::{self, Loaded};
+use crate::lint::{self, World};
+use crate::policy::{self, Loaded, Policy};
 use crate::spec::SpannedDoc;
 use crate::spec::document::{Limits, too_long};
 
@@ -188,6 +191,33 @@ pub fn read(path: &Path) -> Result<Content> {
         file.take(most).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
     }
     Ok(if bytes.len() > limit { Content::TooLong(bytes.len()) } else { Content::Bytes(bytes) })
+}
+
+/// The policy of a file that a gateway may serve; what keeps it from that is shown as `validate` shows it. Routing and data are
+/// judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside is asked about; files,
+/// keys and expiry are no reason to stop.
+///
+/// # Errors
+/// It cannot be read, is of another type, or must not be served; `refused` says so of it.
+pub fn servable(global: &Global, path: &Path, refused: &str) -> Result<Policy> {
+    let name = crate::units::printable(&path.display().to_string(), 300);
+    let loaded = read(path)?.policy(&name);
+    of_kind(Kind::Policy, &loaded.doc, &name)?;
+    let mut blocking = lint::check(&loaded, &World::default());
+    blocking.extend(loaded.diagnostics.iter().cloned());
+    blocking.retain(Diagnostic::blocks_serving);
+    match loaded.policy {
+        Some(policy) if blocking.is_empty() => Ok(policy),
+        _ => {
+            let mut report = Report::new();
+            report.add(loaded.doc.into_source(), blocking);
+            global.term.err(&render_human(&report, global.term.err_color, global.term.width));
+            Err(Expected::usage(
+                format!("{name} {refused}"),
+                format!("mend what is said above; `llmfo validate {name}` shows everything"),
+            ))
+        }
+    }
 }
 
 /// Where a file that a policy names is: searched from the policy's folder, then from the folder above it.

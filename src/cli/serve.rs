@@ -12,15 +12,13 @@ use self::signals::{Asked, Signals};
 use tokio::sync::oneshot;
 
 use super::Global;
-use super::policy_file::{self, Kind};
-use crate::diag::{Diagnostic, Report, render_human};
+use super::policy_file;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::orders::Forced;
 use crate::gateway::{Doors, Gateway, Settings};
-use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
 use crate::telemetry::{JournalSettings, log};
 use crate::upstream::read_secret;
@@ -381,26 +379,7 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 }
 
 fn load(global: &Global, path: &Path) -> Result<Policy> {
-    let name = crate::units::printable(&path.display().to_string(), 300);
-    let loaded = policy_file::read(path)?.policy(&name);
-    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
-    // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
-    // is asked about; files, keys and expiry are no reason to stop.
-    let mut blocking = lint::check(&loaded, &World::default());
-    blocking.extend(loaded.diagnostics.iter().cloned());
-    blocking.retain(Diagnostic::blocks_serving);
-    match loaded.policy {
-        Some(policy) if blocking.is_empty() => Ok(policy),
-        _ => {
-            let mut report = Report::new();
-            report.add(loaded.doc.into_source(), blocking);
-            global.term.err(&render_human(&report, global.term.err_color, global.term.width));
-            Err(Expected::usage(
-                format!("{name} must not be served as it is"),
-                format!("mend what is said above; `llmfo validate {name}` shows everything"),
-            ))
-        }
-    }
+    policy_file::servable(global, path, "must not be served as it is")
 }
 
 fn announce(

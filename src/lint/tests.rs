@@ -220,7 +220,6 @@ fn what_could_not_be_read_is_not_judged() {
         "targets",
         "channel",
         "useful_text_p95_ms",
-
     ] {
         let written = format!("{key}:");
         if !POLICY.contains(&written) {
