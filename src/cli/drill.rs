@@ -91,8 +91,7 @@ pub enum SeeArg {
 /// Arguments of `drill run`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Without --target and --lab everything runs embedded: a lab with scripted providers, and one gateway per region, all on
-loopback, all gone at the end. Whatever happens, what was broken is restored; Ctrl-C restores, reports and exits 130.
+Without --target and --lab everything runs embedded: a lab with scripted providers, and one gateway per region, all on loopback, all gone at the end. Whatever happens, what was broken is restored; Ctrl-C restores, reports and exits 130.
 
 Examples:
   llmfo drill run region-outage

@@ -46,7 +46,7 @@ pub fn choose(named: Option<PathBuf>) -> Result<Chosen> {
         [one] => Ok(Chosen { path: one.clone(), how: "the only file in ./policies/" }),
         [] => Err(Expected::usage(
             "no policy is named, and ./policies/ has none",
-            "name one (`llmfo validate PATH`, `llmfo serve --policy PATH`), or set LLMFO_POLICY; docs/policy.md begins with a file that works",
+            "name one (`llmfo validate PATH`, `llmfo serve --policy PATH`), or set LLMFO_POLICY; `llmfo lab up --dir lab` writes one that works to lab/policies/lab.yaml, and docs/policy.md begins with one",
         )),
         several => {
             let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
@@ -101,6 +101,8 @@ pub enum Kind {
     Simulation,
     /// The proof that a target may stand in.
     Record,
+    /// What a lab printed at its start.
+    Lab,
     /// Cases that stand-ins are judged by.
     GoldenSet,
 }
@@ -120,6 +122,7 @@ impl Kind {
             () if all(&["scenario", "trace_hash"]) => Some(Kind::Simulation),
             () if all(&["group", "target", "verdict"]) => Some(Kind::Record),
             () if PRICES.iter().filter(|k| has(k)).count() >= 2 => Some(Kind::Prices),
+            () if all(&["admin", "providers", "entries"]) => Some(Kind::Lab),
             () if has("cases") || has("conversations") => Some(Kind::GoldenSet),
             () => None,
         }
@@ -135,6 +138,10 @@ impl Kind {
                 ("the summary of a drill", "`llmfo drill run` wrote it; report.md beside it says the same for people")
             }
             Kind::Simulation => ("the result of a simulation", "`llmfo simulate --format json` wrote it"),
+            Kind::Lab => (
+                "what a lab printed at its start",
+                "`policy` in it names the policy that the lab wrote: `llmfo validate` checks that one",
+            ),
             Kind::Record => (
                 "an admission record",
                 "`llmfo serve` reads it from evidence/<group>/<target>@<prompt_version>.json in the folder of its policy",

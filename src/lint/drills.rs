@@ -39,10 +39,24 @@ pub fn check(file: &DrillFile, doc: &SpannedDoc) -> Vec<Diagnostic> {
             .help("change it, or the parts it names")
     };
     let mut found: Vec<Diagnostic> = contradictions(file).into_iter().map(at).collect();
-    for (r, round) in file.rounds.iter().enumerate() {
-        for (f, fault) in round.faults.iter().enumerate() {
-            for (n, role) in fault.select.roles.iter().enumerate().filter(|(_, role)| !ROLES.contains(&role.as_str())) {
-                let pointer = format!("/rounds/{r}/faults/{f}/select/roles/{n}");
+    found.extend(names(doc));
+    found
+}
+
+/// Names of roles and regions that no path has. Taken from the document itself: also where something else in it keeps the drill from
+/// being read, they are told with that.
+#[must_use]
+pub fn names(doc: &SpannedDoc) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let count = |pointer: &str| doc.get(pointer).and_then(|l| l.as_array()).map_or(0, Vec::len);
+    for r in 0..count("/rounds") {
+        for f in 0..count(&format!("/rounds/{r}/faults")) {
+            let select = format!("/rounds/{r}/faults/{f}/select");
+            let roles: Vec<(usize, &str)> = (0..count(&format!("{select}/roles")))
+                .filter_map(|n| Some((n, doc.get(&format!("{select}/roles/{n}"))?.as_str()?)))
+                .collect();
+            for (n, role) in roles.into_iter().filter(|(_, role)| !ROLES.contains(role)) {
+                let pointer = format!("{select}/roles/{n}");
                 let d = doc
                     .at(&UNKNOWN_ROLE, &pointer, format!("{} is no role", quoted(role)))
                     .expected(format!("one of {}", list(ROLES, ROLES.len())));

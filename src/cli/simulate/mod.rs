@@ -190,6 +190,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.lessons = variants;
     report.cost = report.runs.first().and_then(|run| cost::bill(&prices, &plan.policy, run));
     report.lay_beside(&plan.policy);
+    let (per_second, _) = scenario::requests_per_s(&plan.policy);
+    report.notes.extend(report.slots_note(&plan.policy, per_second));
     report.notes.extend(notes(&plan));
     match args.format {
         Format::Json => global.term.out(&report.json()),

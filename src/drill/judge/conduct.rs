@@ -227,7 +227,7 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
     out
 }
 
-/// Requests that ended in mid-answer, with no word from their gateway, because the path in front of it broke under them.
+/// Requests that ended with no word from their gateway, because the path in front of it broke under them.
 pub(super) fn with_their_gateway(case: &Case<'_>) -> usize {
     let broke_under = |r: &RequestRow| {
         case.ev
@@ -235,7 +235,7 @@ pub(super) fn with_their_gateway(case: &Case<'_>) -> usize {
             .iter()
             .any(|w| w.breaks_entry(&r.entry) && r.started_ms < w.injected_ms && r.ended_ms >= w.injecting_ms)
     };
-    let silent = |r: &RequestRow| matches!(r.end, End::Cut | End::GaveUp) && r.error_events == 0;
+    let silent = |r: &RequestRow| matches!(r.end, End::Cut | End::GaveUp | End::ConnectFailed) && r.error_events == 0;
     case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms && silent(r) && broke_under(r)).count()
 }
 

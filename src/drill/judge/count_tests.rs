@@ -40,7 +40,7 @@ fn what_was_open_at_the_cut_is_no_part_of_the_steady_state() {
     // Its gateway was cut off with it, so that no error event could come.
     assert_eq!(j.with_their_gateway, 1);
     let line = whole_line(&j).unwrap();
-    assert!(line.starts_with("not whole 1: of these 1 cut in mid-answer because"), "{line}");
+    assert!(line.starts_with("not whole 1: of these 1 ended without a word because"), "{line}");
     assert!(line.ends_with("no other request failed"), "{line}");
 }
 

@@ -77,7 +77,7 @@ pub struct Judgement {
     /// Phases: `steady`, `under_way_at_cut` (begun in the steady state or a recovery, and open when the next injection
     /// began), `inject` (begun before the injection was acknowledged), `outage`, `recovery`.
     pub phases: BTreeMap<String, PhaseFacts>,
-    /// Requests that were cut in mid-answer because the path in front of their own gateway broke.
+    /// Requests that ended without a word because the path in front of their own gateway broke under them.
     pub with_their_gateway: usize,
     /// Requests that the customer's own application sent again at another entry. They are in no other figure.
     pub sent_again: usize,

@@ -144,7 +144,7 @@ pub fn whole_line(j: &Judgement) -> Option<String> {
     }
     if gone > 0 {
         parts.push(format!(
-            "{gone} cut in mid-answer because the way to their own gateway broke: who is cut off can send no error event"
+            "{gone} ended without a word because the way to their own gateway broke under them: a gateway that dies or is cut off can send no error event"
         ));
     }
     parts.push(match failed - controlled - gone {
