@@ -212,4 +212,14 @@ mod tests {
         assert!(read(&text.replace("eval_run: 12.0", "eval_run: -1.0")).is_err());
         assert!(read("currency: USD\n").is_err());
     }
+
+    #[test]
+    fn every_missing_key_is_named_at_once() {
+        let without = |keys: &[&str]| {
+            let kept = crate::assets::PRICES.lines().filter(|l| !keys.iter().any(|k| l.starts_with(k)));
+            kept.collect::<Vec<_>>().join("\n")
+        };
+        let said = read(&without(&["eval_run", "state_copy"])).unwrap_err();
+        assert_eq!(said, "these keys are missing: eval_run, state_copy");
+    }
 }

@@ -34,6 +34,10 @@ fn what_is_no_policy_at_all_is_known_too() {
     );
     let golden = put("golden.yaml", "name: support\ncases:\n  - { ask: hi, expect: hello }\n");
     let result = put("result.json", r#"{"format":1,"scenario":"dual-channel","trace_hash":"00","policy":{}}"#);
+    let lab = put(
+        "lab.json",
+        r#"{"format":1,"pid":7,"admin":"http://127.0.0.1:1","policy":"p.yaml","providers":{},"entries":{}}"#,
+    );
     let prices = "examples/prices.yaml";
     for (args, is, step) in [
         (
@@ -47,6 +51,11 @@ fn what_is_no_policy_at_all_is_known_too() {
             vec!["validate", &record],
             "is an admission record; a policy is needed",
             "`llmfo serve` reads it from evidence/",
+        ),
+        (
+            vec!["validate", &lab],
+            "is what a lab printed at its start; a policy is needed",
+            "the policy that the lab wrote",
         ),
         (vec!["validate", &golden], "is a golden set; a policy is needed", "`golden_set` of a group"),
         (vec!["validate", &result], "is the result of a simulation", "llmfo simulate --format json"),
