@@ -247,6 +247,10 @@ fn tell(
                         printable(&a.got, 100),
                         printable(&a.reasons.join("; "), 500),
                     ));
+                    // Two vocabularies: the state of a target, and why it was passed over.
+                    if q.because.as_deref().is_some_and(|b| b.contains(": cooling")) {
+                        global.term.err("next: a target whose state is `cooling` (/snapshot) is passed over as `open` or `rate_limited`: write that word");
+                    }
                 }
             }
             global.term.out(&format!("{held} of {all} questions answered as expected\n"));

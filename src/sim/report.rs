@@ -491,6 +491,29 @@ fn seconds(value: Option<f64>, n: u64) -> String {
 mod tests {
     use super::*;
 
+    /// Five requests a second of 2.6 s each are 13 at one moment: four slots explain a slow answer, thirteen do not.
+    #[test]
+    fn declared_slots_that_explain_a_figure_are_named() {
+        let with = |slots: u32| {
+            let text = crate::spec::examples::POLICY.replacen(
+                "slots: 56, failure_unit_slots: 8, reserve_slots: 8,",
+                &format!("slots: {slots},"),
+                1,
+            );
+            crate::policy::load("p", text.as_bytes()).0.unwrap()
+        };
+        let beside = |measured_ms| Report {
+            objectives: vec![Beside { route: "r".into(), objective: "recovery_ms", declared_ms: 8000.0, measured_ms }],
+            ..Report::default()
+        };
+        let said = beside(Some(60_000.0)).slots_note(&with(4), 5.0).unwrap();
+        assert!(said.starts_with("ABOVE because of `capacity.slots` (") && said.contains("need 13 slots"), "{said}");
+        assert!(said.contains(" 4)"), "{said}");
+        assert_eq!(beside(Some(60_000.0)).slots_note(&with(13), 5.0), None);
+        assert_eq!(beside(Some(3_000.0)).slots_note(&with(4), 5.0), None);
+        assert_eq!(beside(None).slots_note(&with(4), 5.0), None);
+    }
+
     #[test]
     fn four_nines_are_not_shown_as_all_of_it() {
         for (share, shown) in [
