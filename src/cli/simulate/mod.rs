@@ -35,9 +35,8 @@ Examples:
   llmfo simulate --policy p.yaml --inputs inputs.jsonl   an input journal of `llmfo serve --record-inputs`, played again
   llmfo simulate --list
 
-A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
-Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1
-if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
+A history is a CSV file: its first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`. What is computed how: docs/simulate.md.
+Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1 if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
 ";
 
 /// How the result is written.
