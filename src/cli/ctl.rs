@@ -18,8 +18,7 @@ use crate::units::{human, printable};
 /// Arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Every order needs a reason, is written to the journal (event `order`), and ends by itself. A policy that is read again changes no
-order; a restart ends them all.
+Every order needs a reason, is written to the journal (event `order`), and ends by itself. A policy that is read again changes no order; a restart ends them all.
 
 Examples:
   llmfo ctl bench local-a --for 30m --reason \"driver update, INC-1234\"
@@ -249,9 +248,24 @@ fn send(admin: SocketAddr, key: Option<&str>, ask: Ask) -> Result<Value> {
     match (status.is_success(), &read, said) {
         (true, Some(answer), _) => Ok(answer.clone()),
         (_, _, Some(said)) => {
-            Err(Expected::usage(format!("refused: {}", printable(said, 400)), "`llmfo ctl list` says what stands"))
+            let code = read.as_ref().and_then(|v| v.pointer("/error/code")).and_then(Value::as_str).unwrap_or_default();
+            Err(Expected::usage(format!("refused: {}", printable(said, 800)), step_after(code)))
         }
         _ => Err(unreachable(format!("status {}, and no list of orders", status.as_u16()))),
+    }
+}
+
+/// What helps after a refusal.
+fn step_after(code: &str) -> &'static str {
+    match code {
+        "unknown_target" => {
+            "write one of the names that are known: they are those under `targets` of the gateway's policy"
+        }
+        "faults_not_allowed" => {
+            "start the gateway with `llmfo serve --forced-faults`, for a test and never in production"
+        }
+        "no_such_order" => "only an order that stands can be ended; one whose time is over has ended by itself",
+        _ => "`llmfo ctl list` says what stands, `llmfo ctl --help` what can be ordered",
     }
 }
 

@@ -12,12 +12,12 @@ use crate::drill::evidence::Evidence;
 use crate::drill::library::{self, Found};
 use crate::drill::propose::nothing;
 use crate::drill::report::{
-    Table, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines, promise_table,
-    rto_line, summary, times_head, whole_line, why,
+    Table, again_line, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines,
+    promise_table, rto_line, summary, times_head, whole_line, why,
 };
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
-use crate::drill::run::{Done, Options, Reporter, execute, leftovers};
+use crate::drill::run::{Done, Options, Reporter, execute, folder, leftovers};
 use crate::drill::verdict::{Cleanup, Verdict, Weight};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -93,8 +93,7 @@ pub enum SeeArg {
 /// Arguments of `drill run`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Without --target and --lab everything runs embedded: a lab with scripted providers, and one gateway per region, all on
-loopback, all gone at the end. Whatever happens, what was broken is restored; Ctrl-C restores, reports and exits 130.
+Without --target and --lab everything runs embedded: a lab with scripted providers, and one gateway per region, all on loopback, all gone at the end. Whatever happens, what was broken is restored; Ctrl-C restores, reports and exits 130.
 
 Examples:
   llmfo drill run region-outage
@@ -238,10 +237,23 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     usable_urls(args)?;
     let found = library::find(&args.name)?;
     let file = read(global, &found)?;
-    if let Some(path) = &args.policy {
-        let shown = crate::units::printable(&path.display().to_string(), 300);
-        policy_file::of_kind(Kind::Policy, &policy_file::read(path)?.policy(&shown).doc, &shown)?;
+    match &args.policy {
+        // The gateways of the run would refuse it: it is said before any of them is started, of the file that was given.
+        Some(path) if args.lab.is_none() => {
+            policy_file::servable(global, path, "cannot be drilled: no gateway would serve it as it is")?;
+        }
+        Some(path) => {
+            let shown = crate::units::printable(&path.display().to_string(), 300);
+            policy_file::of_kind(Kind::Policy, &policy_file::read(path)?.policy(&shown).doc, &shown)?;
+        }
+        None => {}
     }
+    let state = state_folder()?;
+    let runtime = runtime()?;
+    let (report, claimed) = match &args.report {
+        Some(named) => (named.clone(), Vec::new()),
+        None => folder::claim(&default_report(&file.name))?,
+    };
     let options = Options {
         seed: args.seed,
         targets: args.target.clone(),
@@ -253,13 +265,13 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
             SeeArg::Silence => See::Silence,
             SeeArg::ConnectTimeout => See::ConnectTimeout,
         }),
-        report: args.report.clone().unwrap_or_else(|| default_report(&file.name)),
-        state: state_folder()?,
+        report,
+        claimed,
+        state,
     };
-    let runtime = runtime()?;
     let mut live = Live(Progress::new(global.term, global.quiet));
     let done = runtime.block_on(async {
-        let stops = Stops::listen()?;
+        let stops = Stops::listen().inspect_err(|_| folder::discard(&options.claimed))?;
         execute(&options, &file, &found, stops, &mut live).await
     });
     live.0.finish();
@@ -359,6 +371,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     section(&mut out, "found and healed before the start", &facts.healed);
     section(&mut out, "clean-up notes", &facts.cleanup_notes);
     out.extend(whole_line(j));
+    out.extend(again_line(j));
     let mut out = vec![wrap(&out.join("\n"), width)];
     // What to do about the verdict stands beside it, where people look last.
     let reasons = why(ev, j);

@@ -282,13 +282,25 @@ pub fn only_gateway() -> Result<std::net::SocketAddr> {
     let entries = std::fs::read_dir(folder()?).into_iter().flatten().flatten().map(|e| e.path());
     let notes = entries.filter(|p| p.extension().is_some_and(|e| e == "gateway"));
     let mut found: Vec<Beside> = notes.filter_map(|path| Beside::read(&path)).filter(|b| runs(b.pid)).collect();
-    match (found.pop(), found.is_empty()) {
-        (Some(one), true) => Ok(one.admin),
-        (None, _) => Err(Expected::usage("no admin listener is named, and no running gateway was found", hint)),
-        (Some(_), false) => {
-            Err(Expected::usage(format!("no admin listener is named, and {} gateways run", found.len() + 1), hint))
+    match (found.len(), found.pop()) {
+        (1, Some(one)) => Ok(one.admin),
+        (0, _) => Err(Expected::usage("no admin listener is named, and no running gateway was found", hint)),
+        (_, last) => {
+            found.extend(last);
+            let mut at: Vec<String> = notes_of(&found);
+            at.sort_unstable();
+            Err(Expected::usage(
+                format!("no admin listener is named, and {} gateways run: {}", at.len(), at.join(", ")),
+                format!("name one of them: --admin {}", at.first().map_or("ADDR", String::as_str)),
+            ))
         }
     }
+}
+
+/// Admin listeners, for people. A gateway of several ledgers is one.
+fn notes_of(found: &[Beside]) -> Vec<String> {
+    let all: std::collections::BTreeSet<String> = found.iter().map(|b| b.admin.to_string()).collect();
+    all.into_iter().collect()
 }
 
 /// True if a process has this number.

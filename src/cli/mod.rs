@@ -29,6 +29,8 @@ Examples:
   llmfo drill run region-outage          break a real path in the embedded lab and judge what the customer saw
   llmfo validate policies/support.yaml   check a route policy
   llmfo serve --policy policies/support.yaml --listen 127.0.0.1:8080
+
+In an empty folder: `llmfo drill run` brings its own policy; `llmfo lab up --dir lab` writes one that works to lab/policies/lab.yaml and runs the providers that it names; docs/policy.md says how to write your own.
 ";
 
 /// Know what your customers see when a model, a provider, an account or a region fails.

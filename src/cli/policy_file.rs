@@ -4,8 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::Global;
+use crate::diag::{Diagnostic, Report, render_human};
 use crate::error::{Expected, Result};
-use crate::policy::{self, Loaded};
+use crate::lint::{self, World};
+use crate::policy::{self, Loaded, Policy};
 use crate::spec::SpannedDoc;
 use crate::spec::document::{Limits, too_long};
 
@@ -43,7 +46,7 @@ pub fn choose(named: Option<PathBuf>) -> Result<Chosen> {
         [one] => Ok(Chosen { path: one.clone(), how: "the only file in ./policies/" }),
         [] => Err(Expected::usage(
             "no policy is named, and ./policies/ has none",
-            "name one (`llmfo validate PATH`, `llmfo serve --policy PATH`), or set LLMFO_POLICY; docs/policy.md begins with a file that works",
+            "name one (`llmfo validate PATH`, `llmfo serve --policy PATH`), or set LLMFO_POLICY; `llmfo lab up --dir lab` writes one that works to lab/policies/lab.yaml, and docs/policy.md begins with one",
         )),
         several => {
             let names: Vec<String> = several.iter().map(|p| p.display().to_string()).collect();
@@ -100,6 +103,8 @@ pub enum Kind {
     Simulation,
     /// The proof that a target may stand in.
     Record,
+    /// What a lab printed at its start.
+    Lab,
     /// Cases that stand-ins are judged by.
     GoldenSet,
 }
@@ -112,13 +117,15 @@ impl Kind {
         let all = |keys: &[&str]| keys.iter().all(|k| has(k));
         match () {
             () if has("routes") || has("targets") || has("pools") => Some(Kind::Policy),
+            // Before the drills: a summary tells of its rounds too.
+            () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
             () if has("rounds") => Some(Kind::Drill),
             () if has("tests") => Some(Kind::Tests),
             () if has("clients") => Some(Kind::Clients),
-            () if all(&["verdict", "promises"]) || all(&["drill", "verdict"]) => Some(Kind::Summary),
             () if all(&["scenario", "trace_hash"]) => Some(Kind::Simulation),
             () if all(&["group", "target", "verdict"]) => Some(Kind::Record),
             () if PRICES.iter().filter(|k| has(k)).count() >= 2 => Some(Kind::Prices),
+            () if all(&["admin", "providers", "entries"]) => Some(Kind::Lab),
             () if has("cases") || has("conversations") => Some(Kind::GoldenSet),
             () => None,
         }
@@ -137,6 +144,10 @@ impl Kind {
                 ("the summary of a drill", "`llmfo drill run` wrote it; report.md beside it says the same for people")
             }
             Kind::Simulation => ("the result of a simulation", "`llmfo simulate --format json` wrote it"),
+            Kind::Lab => (
+                "what a lab printed at its start",
+                "`policy` in it names the policy that the lab wrote: `llmfo validate` checks that one",
+            ),
             Kind::Record => (
                 "an admission record",
                 "`llmfo serve` reads it from evidence/<group>/<target>@<prompt_version>.json in the folder of its policy",
@@ -193,6 +204,33 @@ pub fn read(path: &Path) -> Result<Content> {
         file.take(most).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
     }
     Ok(if bytes.len() > limit { Content::TooLong(bytes.len()) } else { Content::Bytes(bytes) })
+}
+
+/// The policy of a file that a gateway may serve; what keeps it from that is shown as `validate` shows it. Routing and data are
+/// judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside is asked about; files,
+/// keys and expiry are no reason to stop.
+///
+/// # Errors
+/// It cannot be read, is of another type, or must not be served; `refused` says so of it.
+pub fn servable(global: &Global, path: &Path, refused: &str) -> Result<Policy> {
+    let name = crate::units::printable(&path.display().to_string(), 300);
+    let loaded = read(path)?.policy(&name);
+    of_kind(Kind::Policy, &loaded.doc, &name)?;
+    let mut blocking = lint::check(&loaded, &World::default());
+    blocking.extend(loaded.diagnostics.iter().cloned());
+    blocking.retain(Diagnostic::blocks_serving);
+    match loaded.policy {
+        Some(policy) if blocking.is_empty() => Ok(policy),
+        _ => {
+            let mut report = Report::new();
+            report.add(loaded.doc.into_source(), blocking);
+            global.term.err(&render_human(&report, global.term.err_color, global.term.width));
+            Err(Expected::usage(
+                format!("{name} {refused}"),
+                format!("mend what is said above; `llmfo validate {name}` shows everything"),
+            ))
+        }
+    }
 }
 
 /// Where a file that a policy names is: searched from the policy's folder, then from the folder above it.

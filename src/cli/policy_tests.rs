@@ -58,7 +58,12 @@ pub fn run(global: &Global, path: &Path, format: Format) -> Result<Exit> {
     }
     let policy_path = path.parent().unwrap_or_else(|| Path::new(".")).join(&file.policy);
     let shown = printable(&policy_path.display().to_string(), 300);
-    let loaded = policy_file::read(&policy_path)?.policy(&shown);
+    let loaded = policy_file::read(&policy_path).map_err(|e| Expected {
+        what: format!("{name}:{}: {}", doc.place("/policy").line, e.what),
+        hint: "`policy` names the policy's file, as seen from the folder of the file of tests".to_owned(),
+        ..e
+    })?;
+    let loaded = loaded.policy(&shown);
     policy_file::of_kind(Kind::Policy, &loaded.doc, &shown)?;
     let Some(policy) = loaded.policy else {
         report.add(loaded.doc.into_source(), loaded.diagnostics);
@@ -244,6 +249,10 @@ fn tell(
                         printable(&a.got, 100),
                         printable(&a.reasons.join("; "), 500),
                     ));
+                    // Two vocabularies: the state of a target, and why it was passed over.
+                    if q.because.as_deref().is_some_and(|b| b.contains(": cooling")) {
+                        global.term.err("next: a target whose state is `cooling` (/snapshot) is passed over as `open` or `rate_limited`: write that word");
+                    }
                 }
             }
             global.term.out(&format!("{held} of {all} questions answered as expected\n"));

@@ -13,15 +13,13 @@ use tokio::sync::oneshot;
 
 use super::Global;
 use super::keys::{self, AdminKeyFile};
-use super::policy_file::{self, Kind};
-use crate::diag::{Diagnostic, Report, render_human};
+use super::policy_file;
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::gateway::ledger::{Ledger, Place};
 use crate::gateway::listener::ListenerLimits;
 use crate::gateway::orders::Forced;
 use crate::gateway::{Doors, Gateway, Settings};
-use crate::lint::{self, World};
 use crate::policy::{Policy, SecretRef};
 use crate::telemetry::{JournalSettings, log};
 use crate::upstream::read_secret;
@@ -34,10 +32,7 @@ Examples:
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a
-log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not
-ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at
-once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
+SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -401,26 +396,7 @@ fn stdin_end(wanted: bool) -> oneshot::Receiver<()> {
 }
 
 fn load(global: &Global, path: &Path) -> Result<Policy> {
-    let name = crate::units::printable(&path.display().to_string(), 300);
-    let loaded = policy_file::read(path)?.policy(&name);
-    policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
-    // Routing and data are judged beyond reading: a route that can answer nobody must not look ready. Nothing of the outside
-    // is asked about; files, keys and expiry are no reason to stop.
-    let mut blocking = lint::check(&loaded, &World::default());
-    blocking.extend(loaded.diagnostics.iter().cloned());
-    blocking.retain(Diagnostic::blocks_serving);
-    match loaded.policy {
-        Some(policy) if blocking.is_empty() => Ok(policy),
-        _ => {
-            let mut report = Report::new();
-            report.add(loaded.doc.into_source(), blocking);
-            global.term.err(&render_human(&report, global.term.err_color, global.term.width));
-            Err(Expected::usage(
-                format!("{name} must not be served as it is"),
-                format!("mend what is said above; `llmfo validate {name}` shows everything"),
-            ))
-        }
-    }
+    policy_file::servable(global, path, "must not be served as it is")
 }
 
 fn announce(

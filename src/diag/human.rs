@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::{Counts, Diagnostic, Place, Report, Severity, Source, secrets};
 use crate::units::printable;
@@ -16,6 +16,12 @@ const MESSAGE_CHARS: usize = 600;
 const LINE_BYTES: usize = 400;
 /// Lines between the first and the last place of one snippet; places further away are named by line instead.
 const SNIPPET_LINES: usize = 2000;
+/// Narrower than this nothing is cut further.
+const LEAST_WIDTH: usize = 60;
+/// Columns of a quoted line before the place that is pointed at, where the line has to be cut.
+const BEFORE: usize = 20;
+/// Columns of the text of a note that begins with `  = `.
+const NOTE_INDENT: usize = 6;
 /// Width in columns where the terminal's is unknown.
 const WIDTH: u16 = 140;
 
@@ -23,10 +29,14 @@ const WIDTH: u16 = 140;
 #[must_use]
 pub fn render(report: &Report, color: bool, width: Option<u16>) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
-    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(usize::from(width.unwrap_or(WIDTH)).max(60));
+    let columns = usize::from(width.unwrap_or(WIDTH)).max(LEAST_WIDTH);
+    // What is too long is cut here, around the place: the renderer's own cuts count columns otherwise than a terminal does.
+    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(10 * LINE_BYTES);
+    // Without a terminal whoever reads it looks for whole lines.
+    let fold_at = width.map(|_| columns);
     let mut out = String::new();
     for diagnostic in report.shown().take(SHOWN) {
-        out.push_str(&one(report, diagnostic, &renderer));
+        out.push_str(&one(report, diagnostic, &renderer, columns, fold_at));
         out.push_str("\n\n");
     }
     if let Some(more) = report.shown().count().checked_sub(SHOWN).filter(|n| *n > 0) {
@@ -55,23 +65,28 @@ fn verdict(counts: Counts) -> String {
     if parts.is_empty() { "no findings".to_owned() } else { parts.join(", ") }
 }
 
-fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
+fn one(report: &Report, d: &Diagnostic, renderer: &Renderer, columns: usize, fold_at: Option<usize>) -> String {
     let level = match d.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
         Severity::Info => Level::INFO,
     };
     let id = format!("{} {}", d.rule.code, d.rule.name);
-    let message = safe(&d.message);
+    let fold =
+        |text: String, used: usize| fold_at.map_or(text.clone(), |width| folded(&text, width.saturating_sub(used)));
+    let message = fold(safe(&d.message), id.len() + "warning[]: ".len());
     let file = printable(&d.place.file, MESSAGE_CHARS);
     let mut notes = Vec::new();
     let (window, cut);
+    let mut moved = None;
     let mut group = Group::with_title(level.primary_title(message).id(id));
     let near: Vec<&super::Label> = d
         .labels
         .iter()
         .filter(|l| {
-            let close = l.place.file == d.place.file && l.place.line.abs_diff(d.place.line) < SNIPPET_LINES;
+            let close = l.place.file == d.place.file
+                && l.place.line.abs_diff(d.place.line) < SNIPPET_LINES
+                && fits(report, d, l, columns);
             if !close {
                 notes.push(format!("{}:{}:{}: {}", l.place.file, l.place.line, l.place.column, l.text));
             }
@@ -83,19 +98,25 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
         let to = near.iter().map(|l| l.place.start).chain([d.place.start]).max().unwrap_or(0);
         let (start, end) = (source.line_start(from), source.line_end(to));
         let first_line = near.iter().map(|l| l.place.line).chain([d.place.line]).min().unwrap_or(1);
-        if end - start > LINE_BYTES && source.line_start(from) == source.line_start(to) {
-            // One very long line: show what is around the place, and say so.
-            let p = source.place(from.saturating_sub(60)..(to + 120).min(end), "");
-            let (a, b) = (p.start.max(start), p.end);
-            cut = source.shown(a..b);
-            let at = clip(source, &d.place, a, b);
+        let room = columns.saturating_sub(gutter(d.place.line));
+        let label = safe(&d.label);
+        if near.is_empty() && too_wide(source, d.place.start, columns, d.place.line) {
+            // A line that is longer than the terminal: show what is around the place, and say so.
+            let (text, at) = around(source, &d.place, start, end, room);
+            cut = text;
             // The renderer would count the column in what is left of the line.
-            group = group.element(Origin::path(format!("{file}:{}:{}", d.place.line, d.place.column)));
-            group = group.element(
-                Snippet::source(cut.as_str())
-                    .line_start(first_line)
-                    .annotation(AnnotationKind::Primary.span(at).label(safe(&d.label))),
-            );
+            let column = cut.get(..at.start).map_or(0, |before| before.chars().count()) + 1;
+            moved =
+                Some((format!("{file}:{first_line}:{column}"), format!("{file}:{}:{}", d.place.line, d.place.column)));
+            let used = column + cut.get(at.clone()).map_or(0, |it| it.chars().count()) + 1;
+            let fits = used + label.chars().count() <= room;
+            if !fits && !label.is_empty() {
+                notes.insert(0, format!("here: {label}"));
+            }
+            let annotation = AnnotationKind::Primary.span(at);
+            let annotation = if fits { annotation.label(label) } else { annotation };
+            group =
+                group.element(Snippet::source(cut.as_str()).path(file).line_start(first_line).annotation(annotation));
         } else {
             window = source.shown(start..end);
             let mut snippet = Snippet::source(window.as_str())
@@ -113,15 +134,84 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer) -> String {
         notes.push(format!("in {file}"));
     }
     if let Some(expected) = &d.expected {
-        group = group.element(Level::NOTE.no_name().message(format!("expected: {}", safe(expected))));
+        group =
+            group.element(Level::NOTE.no_name().message(fold(format!("expected: {}", safe(expected)), NOTE_INDENT)));
     }
     for note in notes {
-        group = group.element(Level::NOTE.no_name().message(safe(&note)));
+        group = group.element(Level::NOTE.no_name().message(fold(safe(&note), NOTE_INDENT)));
     }
     if let Some(help) = &d.help {
-        group = group.element(Level::NOTE.no_name().message(format!("next: {}", safe(help))));
+        group = group.element(Level::NOTE.no_name().message(fold(format!("next: {}", safe(help)), NOTE_INDENT)));
     }
-    renderer.render(&[group])
+    let out = renderer.render(&[group]);
+    match moved {
+        Some((counted, right)) => out.replacen(&counted, &right, 1),
+        None => out,
+    }
+}
+
+/// Columns before a quoted line: the number of the line, a bar and blanks.
+fn gutter(line: usize) -> usize {
+    line.to_string().len() + 3
+}
+
+/// True if the line of this place does not fit.
+fn too_wide(source: &Source, at: usize, columns: usize, line: usize) -> bool {
+    let (start, end) = (source.line_start(at), source.line_end(at));
+    let text = source.shown(start..end);
+    text.len() > LINE_BYTES || text.chars().count() + gutter(line) > columns
+}
+
+/// True if a second place can be shown in the snippet of the first one: no line of it would have to be cut.
+fn fits(report: &Report, d: &Diagnostic, label: &super::Label, columns: usize) -> bool {
+    let Some(source) = report.source(&d.place.file) else { return true };
+    let last = d.place.line.max(label.place.line);
+    [d.place.start, label.place.start].iter().all(|at| !too_wide(source, *at, columns, last))
+}
+
+/// The part of a line around a place, with `…` where it was cut, and where in it the place is.
+fn around(source: &Source, place: &Place, start: usize, end: usize, room: usize) -> (String, std::ops::Range<usize>) {
+    let at = clip(source, place, start, end);
+    let text = source.shown(start..end);
+    let line: Vec<char> = text.chars().collect();
+    let count = |to: usize| text.get(..to).map_or(line.len(), |before| before.chars().count());
+    let (from, to) = (count(at.start), count(at.end));
+    // Two columns are for the marks.
+    let room = room.saturating_sub(2).max(BEFORE);
+    let first = from.saturating_sub(BEFORE).min(line.len().saturating_sub(room));
+    let last = (first + room).min(line.len());
+    let mut out = String::new();
+    if first > 0 {
+        out.push('…');
+    }
+    let head = out.len() + line.iter().skip(first).take(from - first).map(|c| c.len_utf8()).sum::<usize>();
+    let shown = to.min(last).saturating_sub(from);
+    let span = head..head + line.iter().skip(from).take(shown).map(|c| c.len_utf8()).sum::<usize>();
+    out.extend(line.iter().skip(first).take(last - first));
+    if last < line.len() {
+        out.push('…');
+    }
+    (out, span)
+}
+
+/// Broken at blanks into lines of at most so many columns; the renderer sets them below each other.
+fn folded(text: &str, room: usize) -> String {
+    let room = room.max(BEFORE);
+    let mut out = String::new();
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > room {
+            out.push('\n');
+            used = 0;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out
 }
 
 fn safe(text: &str) -> String {
@@ -200,5 +290,32 @@ error[LF999 for-tests]: `b` is a text
         report.add(source, [d]);
         let text = render(&report, false, None);
         assert!(text.len() < 1000 && text.contains("p:1:40001\n"), "{text}");
+    }
+
+    /// Eighty columns: no line is longer, the caret stands under what it points at, and the place is that of the file.
+    #[test]
+    fn in_a_narrow_terminal_every_line_fits_and_carets_stand_right() {
+        let long = format!("  - {{ pool: near, {}target: wrong-name, {} }}", "a: 1, ".repeat(12), "b: 2, ".repeat(12));
+        let text = format!("one: 1\n{long}\n");
+        let start = text.find("wrong-name").unwrap();
+        let source = Source::new("p.yaml", &text);
+        let d = Diagnostic::new(&RULE, source.place(start..start + 10, "/x"), "word ".repeat(30).trim_end())
+            .label("not one of the names that are known here and elsewhere, and this label is much too long as well")
+            .and(source.place(0..3, "/one"), "declared here")
+            .expected("word ".repeat(30).trim_end())
+            .help("word ".repeat(30).trim_end());
+        let mut report = Report::new();
+        report.add(source, [d]);
+        let text = render(&report, false, Some(80));
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let caret = lines.iter().position(|l| l.contains("^^^")).unwrap();
+        let column = |line: &str, what: &str| line.find(what).map(|at| line[..at].chars().count()).unwrap();
+        assert_eq!(column(lines[caret], "^^^^^^^^^^"), column(lines[caret - 1], "wrong-name"), "{text}");
+        assert!(lines[caret - 1].contains('…') && lines[caret - 1].ends_with('…'), "{text}");
+        assert!(text.contains(&format!("--> p.yaml:2:{}\n", start - 7 + 1)), "{text}");
+        assert!(text.contains("p.yaml:1:1: declared here") && !text.contains(":::"), "{text}");
+        // Where it is no terminal, lines stay whole.
+        assert!(render(&report, false, None).contains(&format!("next: {}", "word ".repeat(30).trim_end())));
     }
 }

@@ -142,3 +142,13 @@ impl Topology {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drill_may_name_the_regions_that_there_are() {
+        assert_eq!(REGIONS.map(|(region, _)| region), crate::spec::drill::REGIONS);
+    }
+}

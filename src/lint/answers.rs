@@ -22,8 +22,8 @@ pub static ANSWER_WAIT: Rule = Rule {
     why: "Without a first token to wait for, only the answer's own limit ends the wait. Where it takes the whole deadline, failover works for streams and not for anything else.",
     fix: "Write `answer_timeout_ms` on the attempt, so that at least half of the stand-in's own limit is left; or raise `deadline_ms`.",
     example: Example::Policy {
-        good: "{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500,",
-        bad: "{ pool: near, first_token_timeout_ms: 2000,",
+        good: "- { pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500, compatibility_group: support }",
+        bad: "- { pool: near, first_token_timeout_ms: 2000, compatibility_group: support }",
     },
 };
 

@@ -2,7 +2,7 @@
 
 use crate::diag::{Diagnostic, Example, Rule, Severity, list, quoted};
 use crate::spec::SpannedDoc;
-use crate::spec::drill::{DrillFile, ROLES, contradictions};
+use crate::spec::drill::{DrillFile, REGIONS, ROLES, contradictions};
 use crate::spec::names::nearest;
 
 /// All of them.
@@ -24,9 +24,9 @@ pub static UNKNOWN_ROLE: Rule = Rule {
     code: "LF602",
     name: "unknown-role",
     severity: Severity::Error,
-    what: "A selector names a role that no path has.",
+    what: "A selector names a role that no path has, or a region that is none of the lab's.",
     why: "The drill would stop before it breaks anything, in the maintenance window that was made for it.",
-    fix: "Write one of the roles: a provider, an entry, all dependencies, or one dependency by name.",
+    fix: "Write one of the roles: a provider, an entry, all dependencies, or one dependency by name; and `region-1` or `region-2`.",
     example: Example::Drill { good: "roles: [provider]", bad: "roles: [provder]" },
 };
 
@@ -39,21 +39,41 @@ pub fn check(file: &DrillFile, doc: &SpannedDoc) -> Vec<Diagnostic> {
             .help("change it, or the parts it names")
     };
     let mut found: Vec<Diagnostic> = contradictions(file).into_iter().map(at).collect();
-    for (r, round) in file.rounds.iter().enumerate() {
-        for (f, fault) in round.faults.iter().enumerate() {
-            for (n, role) in fault.select.roles.iter().enumerate().filter(|(_, role)| !ROLES.contains(&role.as_str())) {
-                let pointer = format!("/rounds/{r}/faults/{f}/select/roles/{n}");
-                let d = doc
-                    .at(&UNKNOWN_ROLE, &pointer, format!("{} is no role", quoted(role)))
-                    .expected(format!("one of {}", list(ROLES, ROLES.len())));
-                found.push(match nearest(role, ROLES) {
-                    Some(near) => {
-                        d.label(format!("did you mean `{near}`?")).nearest(near).help(format!("write `{near}`"))
-                    }
-                    None => d.label("not a known role").help("write one of the roles"),
-                });
+    found.extend(names(doc));
+    found
+}
+
+/// Names of roles and regions that no path has. Taken from the document itself: also where something else in it keeps the drill from
+/// being read, they are told with that.
+#[must_use]
+pub fn names(doc: &SpannedDoc) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let count = |pointer: &str| doc.get(pointer).and_then(|l| l.as_array()).map_or(0, Vec::len);
+    for r in 0..count("/rounds") {
+        for f in 0..count(&format!("/rounds/{r}/faults")) {
+            let select = format!("/rounds/{r}/faults/{f}/select");
+            let region = format!("{select}/region");
+            if let Some(name) = doc.get(&region).and_then(|r| r.as_str()).filter(|name| !REGIONS.contains(name)) {
+                found.push(unknown(doc, &region, "region", name, &REGIONS));
+            }
+            let roles: Vec<(usize, &str)> = (0..count(&format!("{select}/roles")))
+                .filter_map(|n| Some((n, doc.get(&format!("{select}/roles/{n}"))?.as_str()?)))
+                .collect();
+            for (n, role) in roles.into_iter().filter(|(_, role)| !ROLES.contains(role)) {
+                let pointer = format!("{select}/roles/{n}");
+                found.push(unknown(doc, &pointer, "role", role, &ROLES));
             }
         }
     }
     found
+}
+
+fn unknown(doc: &SpannedDoc, pointer: &str, what: &str, name: &str, known: &[&str]) -> Diagnostic {
+    let d = doc
+        .at(&UNKNOWN_ROLE, pointer, format!("{} is no {what}", quoted(name)))
+        .expected(format!("one of {}", list(known.iter().copied(), known.len())));
+    match nearest(name, known.iter().copied()) {
+        Some(near) => d.label(format!("did you mean `{near}`?")).nearest(near).help(format!("write `{near}`")),
+        None => d.label(format!("not a known {what}")).help(format!("write one of the {what}s")),
+    }
 }

@@ -11,6 +11,7 @@ mod hosts;
 mod nobody;
 pub mod pages;
 mod promises;
+mod readable;
 mod release;
 mod routing;
 mod times;
@@ -71,6 +72,7 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     promises::check(&view, &mut found);
     files::check(&view, world, &mut found);
     release::check(&view, world, &mut found);
+    readable::keep(&mut found, &loaded.diagnostics);
     found
 }
 

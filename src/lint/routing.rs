@@ -283,6 +283,7 @@ fn nobody_legal(view: &View<'_>, at: &str, who: &str, required: &Names) -> Diagn
     let same = |name: &str| known.iter().copied().find(|k| k.eq_ignore_ascii_case(name));
     let near = required
         .iter()
+        .filter(|name| !known.contains(name))
         .find_map(|name| same(name).or_else(|| crate::spec::names::nearest(name, known.iter().copied())));
     match near {
         Some(near) => d.nearest(near).help(format!("did you mean {}?", quoted(near))),

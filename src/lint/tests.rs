@@ -192,6 +192,79 @@ fn a_mistake_of_shape_hides_no_other_finding() {
     assert_eq!(codes(&found), ["LF006", "LF203"]);
 }
 
+/// Every key of the example, misspelt and of the wrong type: whatever is said besides is said of the whole file too.
+#[test]
+fn what_could_not_be_read_is_not_judged() {
+    for key in [
+        "residency_required",
+        "residency",
+        "max_attempts",
+        "deadline_ms",
+        "reserve_ms",
+        "first_token_timeout_ms",
+        "answer_timeout_ms",
+        "connect_timeout_ms",
+        "objectives",
+        "recovery_ms",
+        "expires",
+        "serial",
+        "pii",
+        "data",
+        "capabilities",
+        "capacity",
+        "p95_service_ms",
+        "domains",
+        "members",
+        "tools",
+        "pool",
+        "targets",
+        "channel",
+        "useful_text_p95_ms",
+    ] {
+        let written = format!("{key}:");
+        if !POLICY.contains(&written) {
+            continue;
+        }
+        let misspelt = POLICY
+            .replace(&format!(" {written}"), &format!(" {key}x:"))
+            .replace(&format!("\n{written}"), &format!("\n{key}x:"));
+        let line = |l: &str| match l.split_once(&written) {
+            Some((before, _)) if before.trim().is_empty() || before.trim() == "-" => {
+                format!("{before}{written} [[1]]")
+            }
+            _ => l.to_owned(),
+        };
+        let wrong: Vec<String> = POLICY.lines().map(line).collect();
+        for text in [misspelt, wrong.join("\n")] {
+            let found = findings(&text);
+            let judged: Vec<_> =
+                found.iter().filter(|d| !d.rule.code.starts_with("LF0")).map(|d| (d.rule.code, &d.message)).collect();
+            assert!(judged.is_empty(), "{key}: {judged:#?}");
+        }
+    }
+}
+
+/// A text where a list belongs: the list is shown, and nothing is said of residencies that were not read.
+#[test]
+fn one_name_is_no_list_and_the_finding_shows_the_list() {
+    for (list, text, help) in [
+        ("residency: [eu]", "residency: eu", "`residency: [eu]`"),
+        ("residency_required: [kz, eu]", "residency_required: kz", "`residency_required: [kz]`"),
+        ("targets: [vendor-x]", "targets: vendor-x", "`targets: [vendor-x]`"),
+        ("tools: [get_order, create_ticket]", "tools: get_order", "`tools: [get_order]`"),
+    ] {
+        let found = changed(&[(list, text)]);
+        assert_eq!(codes(&found), ["LF006"], "{found:#?}");
+        assert!(found[0].help.as_deref().unwrap().contains(help), "{found:#?}");
+    }
+    // The only one of three that could be read is not judged for the others, and no name is offered for itself.
+    let found = changed(&[
+        ("residency_required: [kz, eu]", "residency_required: [eu]"),
+        ("residency: [eu]", "residency: [eu, us]"),
+    ]);
+    assert!(found.iter().all(|d| d.nearest.as_deref() != Some("eu")), "{found:#?}");
+}
+
 #[test]
 fn a_key_that_cannot_be_sent_is_a_warning() {
     let loaded = load_with_places("f", POLICY.as_bytes());

@@ -439,6 +439,15 @@ mod tests {
         }
     }
 
+    /// What people compare their own list with.
+    #[test]
+    fn the_page_shows_the_key_and_the_id_of_its_own_example() {
+        let page = include_str!("../../docs/ledger.md");
+        let of = stamped("anonymous", "support-chat", "c1", 1, 0, &call("create_ticket"), SideEffects::Keyed);
+        let line = format!("key {}  call {}  client anonymous  route support-chat", of.operation_key, of.call_id);
+        assert!(page.contains(&line) && page.contains("c1 turn 1  create_ticket (keyed)"), "{line}");
+    }
+
     #[test]
     fn what_nobody_has_seen_is_no_reason_to_stop() {
         let mut ledger = Ledger::default();

@@ -35,9 +35,9 @@ impl Engine {
     pub(super) fn give_up(&mut self, now: Ts, id: RequestId) {
         // The operator's own words are for colleagues, not for clients.
         let why = if self.emergency {
-            "an operator has ordered the emergency mode, and the policy gives this task up in it".to_owned()
+            "An operator has ordered the emergency mode, and the policy gives this task up in it".to_owned()
         } else {
-            "customers wait for an answer, and this task is given up first".to_owned()
+            "Customers wait for an answer, and this task is given up first".to_owned()
         };
         self.reply(now, id, Reply::Unavailable { retry_after: COME_BACK, why }, Outcome::Refused);
     }

@@ -37,6 +37,21 @@ pub struct Prices {
     pub corrections_per_broken_stream: f64,
 }
 
+/// The keys of a file of prices.
+const KEYS: [&str; 11] = [
+    "currency",
+    "idle_reserve_per_slot",
+    "eval_run",
+    "evals_per_month",
+    "state_copy",
+    "on_call_hour",
+    "hours_per_outage",
+    "requests_per_conversation",
+    "lost_conversation",
+    "manual_correction",
+    "corrections_per_broken_stream",
+];
+
 /// No price, and no count, is higher: such a figure is a slip, and the sums would lose their digits.
 const PRICE_MAX: f64 = 1e9;
 
@@ -51,6 +66,13 @@ pub fn read(text: &str) -> Result<Prices, String> {
         let line = text.lines().next().unwrap_or_default();
         crate::units::printable(line.trim_start_matches("error: "), 400)
     };
+    // Whoever adds one key per run is not served.
+    if let Ok(keys) = serde_saphyr::from_str::<std::collections::BTreeMap<String, serde_json::Value>>(text) {
+        let missing: Vec<&str> = KEYS.iter().copied().filter(|k| !keys.contains_key(*k)).collect();
+        if !missing.is_empty() && keys.keys().all(|k| KEYS.contains(&k.as_str())) {
+            return Err(format!("these keys are missing: {}", missing.join(", ")));
+        }
+    }
     let prices: Prices = serde_saphyr::from_str(text).map_err(first)?;
     for (name, price, least) in [
         ("idle_reserve_per_slot", prices.idle_reserve_per_slot, 0.0),
@@ -189,5 +211,15 @@ mod tests {
         assert!(read(&text.replace("eval_run", "eval_runs")).unwrap_err().contains("eval_runs"));
         assert!(read(&text.replace("eval_run: 12.0", "eval_run: -1.0")).is_err());
         assert!(read("currency: USD\n").is_err());
+    }
+
+    #[test]
+    fn every_missing_key_is_named_at_once() {
+        let without = |keys: &[&str]| {
+            let kept = crate::assets::PRICES.lines().filter(|l| !keys.iter().any(|k| l.starts_with(k)));
+            kept.collect::<Vec<_>>().join("\n")
+        };
+        let said = read(&without(&["eval_run", "state_copy"])).unwrap_err();
+        assert_eq!(said, "these keys are missing: eval_run, state_copy");
     }
 }

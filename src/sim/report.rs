@@ -219,6 +219,9 @@ pub struct Beside {
     pub measured_ms: Option<f64>,
 }
 
+/// First token and text of the model's usual streamed answer ([`super::world::Provider`]), in seconds: 0.6 and 2.
+const ANSWER_S: f64 = 2.6;
+
 impl Beside {
     /// `support-chat recovery_ms 8000 declared, p95 3093 here: above`
     #[must_use]
@@ -327,6 +330,25 @@ impl Report {
                 });
             }
         }
+    }
+
+    /// Why a figure is above what was declared, where the declared slots explain it: in the model everything that a target
+    /// answers beyond its `capacity.slots` at one moment takes longer in proportion.
+    #[must_use]
+    pub fn slots_note(&self, policy: &crate::policy::Policy, per_second: f64) -> Option<String> {
+        self.objectives.iter().find(|o| o.measured_ms.is_some_and(|ms| ms > o.declared_ms))?;
+        let needed = per_second * ANSWER_S;
+        let few = |slots: &u32| f64::from(*slots) < needed;
+        let narrow =
+            policy.targets.iter().filter_map(|t| t.capacity.slots.filter(few).map(|n| format!("{} {n}", t.name)));
+        let narrow: Vec<String> = narrow.map(|t| units::printable(&t, 100)).collect();
+        (!narrow.is_empty()).then(|| {
+            format!(
+                "ABOVE because of `capacity.slots` ({}): {per_second} requests/s of about {ANSWER_S} s each need {:.0} slots at whoever answers alone, and what is beyond its slots answers slower in proportion; declare `peak` on the routes and the slots that there are",
+                narrow.join(", "),
+                needed.ceil()
+            )
+        })
     }
 
     /// Violations of all seeds.
@@ -468,6 +490,29 @@ fn seconds(value: Option<f64>, n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Five requests a second of 2.6 s each are 13 at one moment: four slots explain a slow answer, thirteen do not.
+    #[test]
+    fn declared_slots_that_explain_a_figure_are_named() {
+        let with = |slots: u32| {
+            let text = crate::spec::examples::POLICY.replacen(
+                "slots: 56, failure_unit_slots: 8, reserve_slots: 8,",
+                &format!("slots: {slots},"),
+                1,
+            );
+            crate::policy::load("p", text.as_bytes()).0.unwrap()
+        };
+        let beside = |measured_ms| Report {
+            objectives: vec![Beside { route: "r".into(), objective: "recovery_ms", declared_ms: 8000.0, measured_ms }],
+            ..Report::default()
+        };
+        let said = beside(Some(60_000.0)).slots_note(&with(4), 5.0).unwrap();
+        assert!(said.starts_with("ABOVE because of `capacity.slots` (") && said.contains("need 13 slots"), "{said}");
+        assert!(said.contains(" 4)"), "{said}");
+        assert_eq!(beside(Some(60_000.0)).slots_note(&with(13), 5.0), None);
+        assert_eq!(beside(Some(3_000.0)).slots_note(&with(4), 5.0), None);
+        assert_eq!(beside(None).slots_note(&with(4), 5.0), None);
+    }
 
     #[test]
     fn four_nines_are_not_shown_as_all_of_it() {

@@ -107,7 +107,15 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
         let time = |at: usize| {
             let text = cells[at];
             let parsed = text.parse::<jiff::Timestamp>().map(jiff::Timestamp::as_second);
-            parsed.map_err(|_| bad(line, format!("`{}` is no time with a zone (RFC 3339)", printable(text, 40))))
+            parsed.map_err(|_| {
+                bad(
+                    line,
+                    format!(
+                        "`{}` is no time with a zone (RFC 3339): write it like 2026-01-03T10:00:00Z",
+                        printable(text, 40)
+                    ),
+                )
+            })
         };
         let (from_s, to_s) = (time(from)?, time(to)?);
         if to_s < from_s {

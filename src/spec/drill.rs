@@ -307,6 +307,9 @@ impl Default for DrillLimits {
     }
 }
 
+/// Regions of the lab, whose paths a drill breaks.
+pub const REGIONS: [&str; 2] = ["region-1", "region-2"];
+
 /// What a selector can name: `dependency` means all of the roles after it.
 pub const ROLES: [&str; 7] =
     ["provider", "entry", "dependency", "policy_store", "secrets_store", "history_store", "telemetry"];

@@ -41,22 +41,30 @@ pub fn wrap(text: &str, width: Option<u16>) -> String {
         let indent = line.len() - line.trim_start().len();
         let mut now = " ".repeat(indent);
         let mut filled = false;
-        for word in line.split_whitespace() {
-            // Runs of blanks inside a line are kept only where nothing is broken.
-            if filled && now.chars().count() + 1 + word.chars().count() > width {
+        let mut rest = line.trim_start();
+        while !rest.is_empty() {
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            let (word, behind) = rest.split_at(end);
+            if filled && now.trim_end().chars().count() + gap_of(&now) + word.chars().count() > width {
+                now.truncate(now.trim_end().len());
                 out.push(std::mem::replace(&mut now, " ".repeat(indent + 2)));
-                filled = false;
-            }
-            if filled {
-                now.push(' ');
             }
             now.push_str(word);
             filled = true;
+            rest = behind.trim_start();
+            // Runs of blanks inside a line stay, as columns do.
+            now.push_str(&behind[..behind.len() - rest.len()]);
         }
+        now.truncate(now.trim_end().len());
         let whole = line.chars().count() <= width;
         out.push(if whole { line.to_owned() } else { now });
     }
     out.join("\n")
+}
+
+/// Blanks at the end.
+fn gap_of(text: &str) -> usize {
+    text.chars().rev().take_while(|c| c.is_whitespace()).count()
 }
 
 #[cfg(test)]
@@ -80,6 +88,12 @@ mod tests {
         assert_eq!(lines[1], format!("  {}", "word ".repeat(11).trim_end()));
         assert_eq!(lines[2], format!("    {}end", "word ".repeat(9)));
         assert_eq!(lines[3], "x".repeat(90));
+        // What stands in columns keeps its distance also in a line that is broken.
+        let at = wrap(&format!("  6.27 s  outage: {}", "word ".repeat(20).trim_end()), Some(60));
+        assert!(
+            at.starts_with("  6.27 s  outage: word") && at.lines().all(|l| l.len() <= 60 && !l.ends_with(' ')),
+            "{at}"
+        );
     }
 
     #[test]

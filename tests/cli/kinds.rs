@@ -24,14 +24,20 @@ fn what_is_no_policy_at_all_is_known_too() {
         std::fs::write(dir.path().join(name), text).unwrap();
         dir.path().join(name).display().to_string()
     };
-    let summary =
-        put("summary.json", r#"{"format":1,"drill":"region-outage","verdict":"PASS","findings":[],"promises":{}}"#);
+    let summary = put(
+        "summary.json",
+        r#"{"format":1,"drill":"region-outage","verdict":"PASS","findings":[],"promises":{},"rounds":[]}"#,
+    );
     let record = put(
         "b@p1.json",
         r#"{"format":1,"group":"g","target":"b","model":"m","prompt_version":"p1","verdict":"eligible"}"#,
     );
     let golden = put("golden.yaml", "name: support\ncases:\n  - { ask: hi, expect: hello }\n");
     let result = put("result.json", r#"{"format":1,"scenario":"dual-channel","trace_hash":"00","policy":{}}"#);
+    let lab = put(
+        "lab.json",
+        r#"{"format":1,"pid":7,"admin":"http://127.0.0.1:1","policy":"p.yaml","providers":{},"entries":{}}"#,
+    );
     let prices = "examples/prices.yaml";
     for (args, is, step) in [
         (
@@ -39,11 +45,17 @@ fn what_is_no_policy_at_all_is_known_too() {
             "is a list of prices; a policy is needed",
             "llmfo simulate --prices examples/prices.yaml",
         ),
+        (vec!["drill", "run", &summary], "is the summary of a drill; a drill is needed", "report.md"),
         (vec!["validate", &summary], "is the summary of a drill; a policy is needed", "report.md"),
         (
             vec!["validate", &record],
             "is an admission record; a policy is needed",
             "`llmfo serve` reads it from evidence/",
+        ),
+        (
+            vec!["validate", &lab],
+            "is what a lab printed at its start; a policy is needed",
+            "the policy that the lab wrote",
         ),
         (vec!["validate", &golden], "is a golden set; a policy is needed", "`golden_set` of a group"),
         (vec!["validate", &result], "is the result of a simulation", "llmfo simulate --format json"),

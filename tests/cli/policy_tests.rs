@@ -35,6 +35,31 @@ fn what_ships_holds() {
     assert!(said(&o).contains("10 of 10 questions"), "{}", said(&o));
 }
 
+/// The file of tests is what its writer has open: the line in it is named, not only the file that is missing.
+#[test]
+fn a_policy_that_is_not_there_is_told_with_the_line_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tests =
+        file("local-a: up x5", "{ at: 2m, expect: local-a }").replace("policy: support.yaml", "policy: gone.yaml");
+    let o = run(dir.path(), &tests, &[]);
+    assert_eq!(o.status.code(), Some(2), "{}", said(&o));
+    assert!(
+        said(&o).contains("t.yaml:2: cannot read ./gone.yaml") || said(&o).contains("t.yaml:2: cannot read gone.yaml"),
+        "{}",
+        said(&o)
+    );
+}
+
+/// The state of a target and the reason why it is passed over have two words.
+#[test]
+fn the_word_for_a_state_is_answered_with_the_word_for_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = "{ at: 12m, intent: refund, tools: [issue_refund], expect: local-b, because: \"local-a: cooling\" }";
+    let o = run(dir.path(), &file("local-a: up x5, down x10", ask), &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+    assert!(said(&o).contains("is passed over as `open`"), "{}", said(&o));
+}
+
 #[test]
 fn a_wrong_expectation_fails_with_what_happened_instead() {
     let dir = tempfile::tempdir().unwrap();

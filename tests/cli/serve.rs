@@ -493,6 +493,10 @@ fn orders_are_given_by_command_and_faults_by_the_environment() {
     assert!(code == Some(0) && said.contains("taken") && said.contains("INC-1"), "{said}");
     let (code, said) = ctl(&["bench", "z", "--reason", "INC-1"]);
     assert!(code == Some(2) && said.contains("known: a"), "{said}");
+    // Each refusal is followed by the step that helps it.
+    assert!(said.contains("next: write one of the names that are known"), "{said}");
+    let (code, said) = ctl(&["emergency", "--off", "--reason", "over"]);
+    assert!(code == Some(2) && said.contains("these stand: bench a, fault a"), "{said}");
     let (code, said) = ctl(&["bench", "a", "--for", "2d", "--reason", "INC-1"]);
     assert!(code == Some(2) && said.contains("next:"), "{said}");
     let (code, said) = ctl(&["fault", "a", "off", "--reason", "healed"]);
@@ -503,6 +507,44 @@ fn orders_are_given_by_command_and_faults_by_the_environment() {
     served.wait();
     let (code, said) = ctl(&["list"]);
     assert!(code == Some(3) && said.contains("LLMFO_ADMIN"), "{said}");
+}
+
+#[test]
+fn a_fault_that_may_not_be_forced_is_refused_with_the_flag_that_allows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(nowhere(), ""));
+    let mut served = Served::of(serve(dir.path(), &[]), &[]);
+    let admin = served.first["admin"].as_str().unwrap().to_owned();
+    let ctl = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+        let out = command.arg("ctl").args(args).args(["--admin", &admin]).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said) = ctl(&["fault", "a", "503", "--reason", "test"]);
+    assert!(code == Some(2) && said.contains("next: start the gateway with `llmfo serve --forced-faults`"), "{said}");
+    let (code, said) = ctl(&["unbench", "a", "--reason", "done"]);
+    assert!(code == Some(2) && said.contains("There is no such order; none stands."), "{said}");
+    served.signal(rustix::process::Signal::TERM);
+    served.wait();
+}
+
+/// Two gateways of one user: which ones there are is said, with their addresses.
+#[test]
+fn of_several_gateways_the_addresses_are_listed() {
+    let state = tempfile::tempdir().unwrap();
+    let folder = state.path().join("llmfo/ledger");
+    std::fs::create_dir_all(&folder).unwrap();
+    for port in [2, 1] {
+        let note = format!("{{\"pid\":{},\"admin\":\"127.0.0.1:{port}\"}}", std::process::id());
+        std::fs::write(folder.join(format!("{port}.redb.gateway")), note).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    let out = command.args(["ctl", "list"]).env("XDG_STATE_HOME", state.path()).env_remove("LLMFO_ADMIN").output();
+    let out = out.unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("2 gateways run: 127.0.0.1:1, 127.0.0.1:2"), "{said}");
+    assert!(said.contains("next: name one of them: --admin 127.0.0.1:1"), "{said}");
 }
 
 /// A proxy in the environment would see prompts and keys, and its failures would look like a provider's.

@@ -64,6 +64,49 @@ fn change(text: &mut String, good: &str, bad: &str) -> usize {
     line
 }
 
+/// One run tells what is wrong with a drill: an unknown key hides neither a role nor a region that is none.
+#[test]
+fn a_drill_is_told_everything_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = include_str!("../../drills/region-outage.yaml")
+        .replacen("roles: [provider]", "roles: [provder]", 1)
+        .replacen("region: region-1", "region: region-9", 1)
+        .replacen("description:", "descripton:", 1);
+    std::fs::write(dir.path().join("d.yaml"), text).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_llmfo"));
+    let o = command.current_dir(dir.path()).args(["validate", "d.yaml", "--format", "json"]).output().unwrap();
+    let v: serde_json::Value = serde_json::from_slice(&o.stdout).unwrap();
+    let codes: Vec<&str> = v["diagnostics"].as_array().unwrap().iter().filter_map(|d| d["code"].as_str()).collect();
+    assert_eq!(o.status.code(), Some(1));
+    assert!(codes.contains(&"LF004") && codes.iter().filter(|c| **c == "LF602").count() == 2, "{codes:?}");
+}
+
+/// Where nothing is there yet, the next step is a command that makes something.
+#[test]
+fn in_an_empty_folder_the_way_to_a_policy_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_llmfo"));
+        command.current_dir(dir.path()).args(args).env_remove("LLMFO_POLICY").output().unwrap()
+    };
+    for command in ["validate", "serve"] {
+        let o = run(&[command]);
+        let said = String::from_utf8_lossy(&o.stderr).into_owned();
+        assert_eq!(o.status.code(), Some(2), "{said}");
+        assert!(said.contains("`llmfo lab up --dir lab`") && said.contains("lab/policies/lab.yaml"), "{said}");
+    }
+    assert!(String::from_utf8_lossy(&run(&["--help"]).stdout).contains("llmfo lab up --dir lab"));
+    // What it promises is so.
+    let o = std::process::Command::new(env!("CARGO_BIN_EXE_llmfo"))
+        .current_dir(dir.path())
+        .args(["lab", "up", "--dir", "lab", "--exit-with-stdin"])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(o.status.code(), Some(0), "{}", String::from_utf8_lossy(&o.stderr));
+    assert_eq!(run(&["validate", "lab/policies/lab.yaml"]).status.code(), Some(0));
+}
+
 #[test]
 fn the_example_validates_without_errors() {
     let dir = temp();

@@ -68,6 +68,15 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     let out = run(&["--toxiproxy", "http://127.0.0.1:1"]);
     assert!(out.status.code() == Some(3) && text(&out.stderr).contains("refused"), "{}", text(&out.stderr));
     assert!(!dir.path().join("reports").exists());
+    // A policy that no gateway would serve: its finding, at its own line, before anything is started.
+    let nowhere = include_str!("../../docs/drill.md").split("# mine.yaml").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(dir.path().join("nopii.yaml"), format!("#{}", nowhere.replace(", pii: allowed", ""))).unwrap();
+    let out = run(&["--policy", "nopii.yaml"]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("LF504") && said.contains("nopii.yaml:") && !said.contains("llmfo-lab"), "{said}");
+    assert!(said.contains("next: mend what is said above"), "{said}");
+    assert!(!dir.path().join("reports").exists());
     std::fs::create_dir(dir.path().join("out")).unwrap();
     std::fs::write(dir.path().join("out/summary.json"), "{}").unwrap();
     let out = run(&["--report", "out"]);

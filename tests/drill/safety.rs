@@ -186,6 +186,7 @@ fn a_panic_in_mid_outage_restores_before_it_is_passed_on() {
         policy: None,
         see: None,
         report: dir.path().join("report"),
+        claimed: Vec::new(),
         state: dir.path().join("state"),
     };
     let found = library::find(short_drill(dir.path(), 60_000).to_str().unwrap()).unwrap();

@@ -127,17 +127,35 @@ fn an_entry_that_nobody_serves_is_told_where_to_listen() {
     assert!(said.contains(&format!("--listen {listen}")) && said.contains("--target"), "{said}");
 }
 
-/// Without an objective for what the drill is about there is no verdict, however well it went.
+/// Without an objective for what the drill is about there is no verdict, however well it went: that is said before it begins.
 #[test]
-fn a_policy_without_objectives_is_no_pass() {
+fn a_policy_without_objectives_is_told_before_anything_is_broken() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let without = |p: String| p.lines().filter(|l| !l.contains("objectives:")).map(|l| format!("{l}\n")).collect();
     let (_lab, _gateway, admin, url, policy) = up(dir.path(), without);
     let file = short_drill(dir.path(), 4000);
     let args = [file.to_str().unwrap(), "--lab", &admin, "--target", &url, "--policy", policy.to_str().unwrap()];
-    let (exit, text, s, out) = drill(&args, dir.path());
-    assert_eq!((exit, last_word(&text), codes(&s)), (5, "INVALID", vec!["promise_not_judged"]), "{text}");
-    assert!(text.contains("objectives.recovery_ms is not declared"), "{text}");
-    assert!(String::from_utf8_lossy(&out.stderr).contains("this can be no PASS"));
+    let (exit, text, _, out) = drill(&args, dir.path());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, text.as_str()), (2, ""), "{said}");
+    assert!(said.contains("objectives.recovery_ms of route support-chat is not declared"), "{said}");
+    assert!(said.contains("this can be no PASS") && said.contains("`declare: { recovery_ms: ... }`"), "{said}");
+    assert!(!dir.path().join("report").exists());
+}
+
+/// A base URL without its `/v1` gets a 404 for everything: nothing is learnt from a load of those.
+#[test]
+fn a_target_without_its_path_is_refused_before_the_load() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_lab, _gateway, admin, url, policy) = up(dir.path(), |p| p);
+    let file = short_drill(dir.path(), 4000);
+    let short = url.trim_end_matches("/v1");
+    let args = [file.to_str().unwrap(), "--lab", &admin, "--target", short, "--policy", policy.to_str().unwrap()];
+    let (exit, text, _, out) = drill(&args, dir.path());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, text.as_str()), (2, ""), "{said}");
+    assert!(said.contains(&format!("next: --target {url}")), "{said}");
+    assert!(!dir.path().join("report").exists());
 }

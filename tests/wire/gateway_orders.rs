@@ -289,7 +289,7 @@ fn the_emergency_mode_is_an_order_too() {
     let error = &refused.json()["error"];
     assert_eq!((&error["type"], &error["code"]), (&"overloaded".into(), &"no_target_available".into()));
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("an operator has ordered the emergency mode"), "{message}");
+    assert!(message.contains("An operator has ordered the emergency mode"), "{message}");
     assert!(!message.contains("customers wait") && !refused.text().contains("region lost"), "{message}");
     assert_eq!(order(&rig, "DELETE", "/orders/emergency", Some("over")).status, 200);
     assert_eq!((rig.snapshot()["emergency"].as_bool(), summary()), (Some(false), 200));

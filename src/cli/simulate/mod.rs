@@ -35,9 +35,8 @@ Examples:
   llmfo simulate --policy p.yaml --inputs inputs.jsonl   an input journal of `llmfo serve --record-inputs`, played again
   llmfo simulate --list
 
-A history is a CSV file with the columns target, from, to, impact. What is computed how: docs/simulate.md.
-Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1
-if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
+A history is a CSV file: its first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`. What is computed how: docs/simulate.md.
+Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1 if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
 ";
 
 /// How the result is written.
@@ -190,6 +189,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.lessons = variants;
     report.cost = report.runs.first().and_then(|run| cost::bill(&prices, &plan.policy, run));
     report.lay_beside(&plan.policy);
+    let (per_second, _) = scenario::requests_per_s(&plan.policy);
+    report.notes.extend(report.slots_note(&plan.policy, per_second));
     report.notes.extend(notes(&plan));
     let exit = global.term.decided(exit_of(&report));
     match args.format {

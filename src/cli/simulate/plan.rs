@@ -104,8 +104,8 @@ pub(super) fn prices(args: &Args) -> Result<Prices> {
     };
     let shown = printable(&path.display().to_string(), 300);
     let hint = "it is a YAML file with the keys of examples/prices.yaml";
-    let text =
-        files::text(path, PRICES_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
+    let text = files::text(path, PRICES_MAX_BYTES)
+        .map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), "name a file that can be read"))?;
     cost::read(&text).map_err(|e| {
         let (doc, _) = crate::spec::document::read(&shown, text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
         let other = policy_file::of_kind(Kind::Prices, &doc, &shown).err();
@@ -126,9 +126,9 @@ fn load(path: &Path) -> Result<Policy> {
 
 fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(String, usize)>)> {
     let shown = printable(&path.display().to_string(), 300);
-    let hint = "it is a CSV file with the columns target, from, to, impact";
-    let text =
-        files::text(path, TRACE_MAX_BYTES).map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), hint))?;
+    let hint = "it is a CSV file whose first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`";
+    let text = files::text(path, TRACE_MAX_BYTES)
+        .map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), "name a file that can be read"))?;
     let history =
         trace::read(&text).map_err(|e| Expected::usage(format!("{shown}, line {}: {}", e.line, e.what), hint))?;
     let mut map = BTreeMap::new();

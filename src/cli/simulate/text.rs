@@ -47,7 +47,7 @@ pub(super) fn text(global: &Global, args: &Args, report: &Report) -> String {
         out += &bill_table(global, args, bill);
     }
     out += &format!(
-        "{:.0} requests/s ({}), trace {}\n",
+        "simulated at {:.0} requests a second of this machine's time ({}); trace {}\n",
         report.requests_per_s.unwrap_or(0.0),
         if report.checks { "with checkers" } else { "without checkers" },
         report.trace_hash

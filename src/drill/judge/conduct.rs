@@ -76,7 +76,16 @@ pub(super) fn check(case: &mut Case<'_>) {
                 None if met_a_cut => "lost_in_flight",
                 None => "failed_after_restore",
             };
-            case.findings.add(code, format!("{name}: {} after {:.0} ms", end_text(r), waited));
+            let gone = gone_since(ev, &r.entry).filter(|since| r.end == End::ConnectFailed && r.started_ms >= *since);
+            let text = match gone {
+                Some(since) => format!(
+                    "{name}: the gateway itself ({}) accepts no connections since {:.2} s",
+                    r.entry,
+                    since / 1e3
+                ),
+                None => format!("{name}: {} after {:.0} ms", end_text(r), waited),
+            };
+            case.findings.add(code, text);
         }
         if r.committed_ms.is_some() && r.end == End::Cut && !entry_broken {
             case.findings.add("uncontrolled_break", format!("{name}: the connection was cut after the text had begun"));
@@ -189,7 +198,7 @@ pub(super) fn attempts(case: &mut Case<'_>) -> u32 {
 pub(super) fn useful_text(case: &Case<'_>, phase: &str) -> Spread {
     let samples: Vec<f64> = case
         .counted()
-        .filter(|(i, _)| case.phase_of(case.from_ms[*i]) == phase && case.from_ms[*i] >= case.ev.steady_from_ms)
+        .filter(|(i, _)| case.phase_of_request(*i) == phase && case.from_ms[*i] >= case.ev.steady_from_ms)
         .filter_map(|(i, r)| r.useful_text_ms.map(|at| at - case.from_ms[i]))
         .collect();
     Spread::of(&samples)
@@ -199,7 +208,7 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
     let mut out: BTreeMap<String, PhaseFacts> = BTreeMap::new();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, r) in case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms) {
-        let phase = case.phase_of(case.from_ms[i]);
+        let phase = case.phase_of_request(i);
         let facts = out.entry(phase.into()).or_default();
         facts.requests += 1;
         *seen.entry(phase).or_default() += case.trace.seen_by[i].len();
@@ -217,6 +226,34 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
     }
     out
 }
+
+/// Requests that ended with no word from their gateway, because the path in front of it broke under them.
+pub(super) fn with_their_gateway(case: &Case<'_>) -> usize {
+    let broke_under = |r: &RequestRow| {
+        case.ev
+            .windows
+            .iter()
+            .any(|w| w.breaks_entry(&r.entry) && r.started_ms < w.injected_ms && r.ended_ms >= w.injecting_ms)
+    };
+    let silent = |r: &RequestRow| matches!(r.end, End::Cut | End::GaveUp | End::ConnectFailed) && r.error_events == 0;
+    case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms && silent(r) && broke_under(r)).count()
+}
+
+/// Since when a gateway accepts no connections although nothing in front of it was broken, if it does not to the end.
+pub(super) fn gone_since(ev: &Evidence, entry: &str) -> Option<f64> {
+    let mut rows: Vec<&RequestRow> = ev.requests.iter().filter(|r| r.entry == entry).collect();
+    if ev.windows.iter().any(|w| w.breaks_entry(entry)) {
+        return None;
+    }
+    rows.sort_by(|a, b| a.started_ms.total_cmp(&b.started_ms));
+    let last = rows.iter().rev().take_while(|r| r.end == End::ConnectFailed);
+    // One that is refused may be an accident; a gateway that is gone refuses all of them.
+    let refused: Vec<f64> = last.map(|r| r.started_ms).collect();
+    refused.last().copied().filter(|_| refused.len() >= GONE_REQUESTS)
+}
+
+/// So many requests in a row, to the end of the run, that find nobody at an entry.
+const GONE_REQUESTS: usize = 3;
 
 /// By intent, over whole answers of the stand-ins: how many broke an invariant, and how many there were.
 pub(super) fn intents(case: &Case<'_>) -> BTreeMap<String, (usize, usize)> {

@@ -28,6 +28,10 @@ pub use streams::CutStreams;
 #[cfg(test)]
 pub(crate) use crate::measure::trace::tests as hand;
 
+/// The requests that were open when an injection began, as a phase of their own: what became of them is the fault's doing,
+/// and says nothing about the state before it.
+pub const UNDER_WAY: &str = "under_way_at_cut";
+
 /// Requests of one phase, by who answered them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseFacts {
@@ -70,8 +74,13 @@ pub struct Judgement {
     pub duplicate_effects: usize,
     /// Most requests that waited at once.
     pub queue_max: usize,
-    /// Phases: `steady`, `inject` (begun before the injection was acknowledged), `outage`, `recovery`.
+    /// Phases: `steady`, `under_way_at_cut` (begun in the steady state or a recovery, and open when the next injection
+    /// began), `inject` (begun before the injection was acknowledged), `outage`, `recovery`.
     pub phases: BTreeMap<String, PhaseFacts>,
+    /// Requests that ended without a word because the path in front of their own gateway broke under them.
+    pub with_their_gateway: usize,
+    /// Requests that the customer's own application sent again at another entry. They are in no other figure.
+    pub sent_again: usize,
     /// By intent, over whole answers of the stand-ins: how many broke an invariant, and how many there were.
     pub intents: BTreeMap<String, (usize, usize)>,
 }
@@ -129,8 +138,21 @@ impl<'a> Case<'a> {
         format!("{} turn {}{step} at {:.2} s", r.conversation, r.turn, r.started_ms / 1e3)
     }
 
+    /// The phase that a request is counted in.
+    pub(crate) fn phase_of_request(&self, request: usize) -> &'static str {
+        let (from, until) = (self.from_ms[request], self.ev.requests[request].ended_ms);
+        match self.phase_of(from) {
+            "steady" | "recovery"
+                if self.ev.windows.iter().any(|w| from < w.injecting_ms && until >= w.injecting_ms) =>
+            {
+                UNDER_WAY
+            }
+            phase => phase,
+        }
+    }
+
     /// The name of the phase in which a request started.
-    pub(crate) fn phase_of(&self, at_ms: f64) -> &'static str {
+    fn phase_of(&self, at_ms: f64) -> &'static str {
         if at_ms < self.ev.first_injection_ms() {
             "steady"
         } else if self.ev.window_at(at_ms).is_some() {
@@ -183,6 +205,8 @@ pub fn judge(ev: &Evidence) -> Judgement {
         duplicate_effects,
         queue_max,
         phases: conduct::phases(&case),
+        with_their_gateway: conduct::with_their_gateway(&case),
+        sent_again: case.trace.superseded.iter().filter(|s| **s).count(),
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
     };
@@ -249,6 +273,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 
 #[cfg(test)]
 mod blink_tests;
+#[cfg(test)]
+mod count_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -129,7 +129,9 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
     let b = &r.bound;
     if case.ev.windows.iter().any(|w| w.dead()) {
         let share = b.within as f64 / b.n.max(1) as f64;
-        let what = format!("affected requests within their limit + the stand-in's first token + {OVERHEAD_MS:.0} ms");
+        let what = format!(
+            "requests that met the broken provider first: answered within their limit + the stand-in's first token + {OVERHEAD_MS:.0} ms"
+        );
         let measured = match (&b.unknown, b.n) {
             (Some(_), _) => "not known".into(),
             (None, 0) => "none".into(),
@@ -138,7 +140,10 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
         let least = format!("≥ {:.0} %", BOUND_SHARE * 100.0);
         let n = if b.unknown.is_some() { 0 } else { b.n };
         let verdict = b.kept().map_or(Kept::NotJudged, Kept::when);
-        let why = b.unknown.clone().unwrap_or_default();
+        let why = b.unknown.clone().unwrap_or_else(|| match (b.n, b.met_first) {
+            (0, met) if met > 0 => format!("{met} met the broken provider first, and a stand-in answered none of them"),
+            _ => String::new(),
+        });
         rows.push(Row { why, ..row("within_bound", &what, least, measured, n, verdict) });
     }
     let mut all = promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows);
@@ -188,7 +193,7 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Pr
 
 fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: usize, attempts: u32) -> Promise {
     let d = &case.ev.declared;
-    let n = case.ev.requests.len();
+    let n = case.counted().count();
     let queue = d.queue_max.map_or(Kept::NotJudged, |q| Kept::when(queue_max as u64 <= q));
     let queue_declared = d.queue_max.map_or_else(|| "not declared".into(), |q| format!("≤ {q}"));
     let forced = c.forced_rate();
@@ -216,7 +221,7 @@ fn of_capacity(case: &Case<'_>, c: &Compatibility, useful: &Spread, queue_max: u
 }
 
 fn of_attempts(case: &Case<'_>, attempts: u32) -> Row {
-    let (most, n) = (case.ev.declared.max_attempts, case.ev.requests.len());
+    let (most, n) = (case.ev.declared.max_attempts, case.counted().count());
     let what = "requests that providers received for one of the client";
     let of = |declared: String, verdict: Kept| {
         row("attempts_per_request_max", what, declared, attempts.to_string(), n, verdict)
@@ -246,7 +251,8 @@ fn of_independence(case: &Case<'_>, i: &Independence) -> Promise {
             "requests_to_broken_region",
             "requests that the broken provider received after the cut",
             "0".into(),
-            i.requests_received.to_string(),
+            // Nothing was cut off whole: what the provider received is no sign of anything.
+            if i.asked { i.requests_received.to_string() } else { "not counted".into() },
             outages,
             requests,
         ),

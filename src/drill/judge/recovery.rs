@@ -18,6 +18,9 @@ pub const LIMITS_UNKNOWN: &str = "the limits of this gateway are not known: give
 /// Requests that tried the broken provider, held to what their limits explain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
+    /// Requests that met the broken provider first, as far as they are known, answered or not.
+    #[serde(default)]
+    pub met_first: usize,
     /// Affected requests that were answered, as far as they are known.
     pub n: usize,
     /// Of these, within limit + stand-in's own time to first token + 100 ms.
@@ -47,6 +50,9 @@ pub struct RoundRecovery {
     /// Of these, not answered by the primary: without one of them nobody needed a recovery.
     #[serde(default)]
     pub affected: usize,
+    /// The same by a name that is not also a request's: turns of the outage that the primary did not answer.
+    #[serde(default)]
+    pub turns_not_by_primary: usize,
     /// Recovery time.
     pub rto: Rto,
     /// Its parts, as the gateway saw the answer that ended it.
@@ -182,10 +188,12 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
     let after = |t: &&TurnFacts| t.started_ms >= window.restored_ms && t.started_ms < window.until_ms;
     let inside = || facts.iter().filter(|t| window.holds(t.started_ms));
     let failback = facts.iter().filter(after).find(|t| t.useful && t.primary_answered).and_then(|t| t.useful_text_ms);
+    let not_by_primary = inside().filter(|t| !t.primary_answered).count();
     RoundRecovery {
         name: window.name.clone(),
         turns: inside().count(),
-        affected: inside().filter(|t| !t.primary_answered).count(),
+        affected: not_by_primary,
+        turns_not_by_primary: not_by_primary,
         rto: found,
         parts,
         failback_ms: failback.map(|at| at - window.restored_ms),
@@ -208,7 +216,7 @@ fn parts(case: &Case<'_>, turn: usize, to_ms: f64, total: f64) -> Option<Gateway
 /// nothing delivered are held to it too: a connection that was closed under them explains the time until then and no more.
 /// Of a foreign gateway's requests only those are known whose marker reached the broken provider before its path broke.
 fn bound(case: &Case<'_>) -> Bound {
-    let mut out = Bound { unknown: unknown(case), ..Bound::default() };
+    let mut out = Bound { unknown: unknown(case), met_first: met_first(case), ..Bound::default() };
     for (i, r) in case.counted() {
         let (Some(at), Some(stand_in)) = (r.useful_text_ms.or(r.committed_ms), case.author(i)) else { continue };
         let met =
@@ -224,6 +232,24 @@ fn bound(case: &Case<'_>) -> Bound {
         out.worst_excess_ms = Some(out.worst_excess_ms.map_or(excess, |w| w.max(excess)));
     }
     out
+}
+
+/// Requests whose first dial went to the broken provider during an outage and failed, by the gateways' own records; of a
+/// foreign gateway, whose marker reached it before its path broke.
+fn met_first(case: &Case<'_>) -> usize {
+    let met = |i: usize, r: &RequestRow| {
+        let under = |w: &&Window| {
+            w.dead() && !w.breaks_entry(&r.entry) && r.started_ms < w.restoring_ms && r.ended_ms > w.injected_ms
+        };
+        let Some(window) = case.ev.windows.iter().find(under) else { return false };
+        if case.ev.gateways.is_none() {
+            let by_it = case.truths[i].author().is_some_and(|p| case.is_broken(&case.ev.providers[p].provider));
+            return !by_it && explained_from_outside(case, i, window, 0.0).is_some();
+        }
+        let first = case.ev.decision(r).and_then(|d| d.record.attempts.first());
+        first.is_some_and(|a| case.is_broken(&a.target) && a.class != "success")
+    };
+    case.counted().filter(|(i, r)| met(*i, r)).count()
 }
 
 /// The stand-in's own time: to its first token for a stream, to its end for a whole answer. A call is held until it is

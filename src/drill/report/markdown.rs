@@ -1,6 +1,8 @@
 //! `report.md`: the same facts for people.
 
-use super::{RunFacts, Table, closing, cut_table, phase_table, promise_table, rto_line, times_head, whole_line, why};
+use super::{
+    RunFacts, Table, again_line, closing, cut_table, phase_table, promise_table, rto_line, times_head, whole_line, why,
+};
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::propose::nothing;
@@ -68,7 +70,7 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
     if let Some(t) = cut_table(j) {
         section(&mut out, "Streams that were cut", &t);
     }
-    if let Some(line) = whole_line(j) {
+    for line in whole_line(j).into_iter().chain(again_line(j)) {
         out.push_str(&format!("\n{}\n", text(&line)));
     }
     let rows = run.timeline.iter().map(|m| vec![format!("{:.2} s", m.at_ms / 1e3), m.text.clone()]).collect();

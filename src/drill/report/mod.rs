@@ -8,7 +8,7 @@ mod why;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, PolicyOf};
-use super::judge::Judgement;
+use super::judge::{Judgement, UNDER_WAY};
 use super::verdict::{Cleanup, Kept, Row, Verdict};
 
 pub use markdown::markdown;
@@ -130,18 +130,39 @@ pub fn whole_line(j: &Judgement) -> Option<String> {
     ];
     let ended = points.map(|(name, point)| (name, j.cut_streams.at(point).one_error_event));
     let controlled: usize = ended.iter().map(|(_, n)| n).sum();
-    if controlled == 0 || controlled > failed {
+    let gone = j.with_their_gateway;
+    if failed == 0 || controlled + gone > failed {
         return None;
     }
     let by: Vec<String> = ended.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
-    let others = match failed - controlled {
+    let mut parts = Vec::new();
+    if controlled > 0 {
+        parts.push(format!(
+            "{controlled} by a cut ({}), ended by one error event as it must be, because what a customer has read cannot be taken back",
+            by.join(", ")
+        ));
+    }
+    if gone > 0 {
+        parts.push(format!(
+            "{gone} ended without a word because the way to their own gateway broke under them: a gateway that dies or is cut off can send no error event"
+        ));
+    }
+    parts.push(match failed - controlled - gone {
         0 => "no other request failed".into(),
         n => format!("{n} failed otherwise"),
-    };
-    Some(format!(
-        "not whole {failed}: of these {controlled} by a cut ({}), ended by one error event as it must be, because what a customer has read cannot be taken back; {others}",
-        by.join(", ")
-    ))
+    });
+    Some(format!("not whole {failed}: of these {}", parts.join("; ")))
+}
+
+/// Requests that a customer's own application sent again at another entry: one answer for two requests.
+#[must_use]
+pub fn again_line(j: &Judgement) -> Option<String> {
+    let n = j.sent_again;
+    (n > 0).then(|| {
+        format!(
+            "sent again {n}: requests that their entry left without an answer, and that the customer's own application sent to the other one; requests.jsonl holds both, the tables count the second alone"
+        )
+    })
 }
 
 /// How many rows were judged, and each that was not with the reason in short.
@@ -218,11 +239,17 @@ pub fn closing(ev: &Evidence, j: &Judgement) -> String {
 pub fn phase_table(j: &Judgement) -> Table {
     let ms = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0} ms"));
     let mut rows = Vec::new();
-    for phase in ["steady", "inject", "outage", "recovery"] {
+    for (phase, name) in [
+        ("steady", "steady"),
+        (UNDER_WAY, "under way at the cut"),
+        ("inject", "inject"),
+        ("outage", "outage"),
+        ("recovery", "recovery"),
+    ] {
         let Some(f) = j.phases.get(phase) else { continue };
         let by: Vec<String> = f.answered_by.iter().map(|(p, n)| format!("{p} {n}")).collect();
         rows.push(vec![
-            phase.into(),
+            name.into(),
             f.requests.to_string(),
             f.failed.to_string(),
             by.join(", "),

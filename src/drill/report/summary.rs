@@ -67,6 +67,8 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "within_bound": j.recovery.bound,
         "independence": j.independence,
         "phases": j.phases,
+        "cut_with_their_gateway": j.with_their_gateway,
+        "sent_again": j.sent_again,
         "windows": ev.windows,
         "dependencies": ev.dependencies,
         "aborted": ev.aborted,

@@ -51,6 +51,9 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
     let route = &ev.declared.route;
     let says = |what: &str| first.examples.iter().any(|e| e.contains(what));
     Some(match first.code.as_str() {
+        _ if says("accepts no connections since") => {
+            "start your gateway again and let it run until the drill is over; its own log says why it ended".into()
+        }
         "steady_state_not_met" if says("model_not_found") || says("no route of this gateway") => format!(
             "call the route (or alias) of your gateway {route}, or put its own name as `route:` into a copy of the drill file (`llmfo drill show {}`)",
             ev.drill

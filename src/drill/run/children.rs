@@ -23,8 +23,10 @@ const LINE_BYTES: u64 = 64 * 1024;
 
 /// As much of the end of a child's log is looked at.
 const LAST_BYTES: usize = 8 * 1024;
+/// As much of these is repeated, in characters.
+const LAST_CHARS: usize = 2000;
 /// Lines of it that are repeated.
-const LAST_LINES: usize = 3;
+const LAST_LINES: usize = 12;
 
 /// A running child.
 #[derive(Debug)]
@@ -43,7 +45,10 @@ impl Child {
     /// It does not start, ends at once, or is not ready in time.
     pub async fn start<T: DeserializeOwned>(name: &str, arguments: &[String], log: &Path) -> Result<(Child, T)> {
         let failed = |why: String| {
-            Expected::could_not(format!("{name} did not start: {why}"), format!("what it said is in {}", log.display()))
+            Expected::could_not(
+                format!("{name} did not start: {why}"),
+                "start it by hand to see all that it says: `llmfo lab up`, `llmfo serve`",
+            )
         };
         let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
         let errors = std::fs::File::create(log).map_err(|e| failed(format!("{}: {e}", log.display())))?;
@@ -149,7 +154,14 @@ fn words_of(log: &str) -> (String, Option<String>) {
     let (advice, said): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(|l| l.starts_with("next: "));
     let last = said.len().saturating_sub(LAST_LINES);
     let said: Vec<&str> = said[last..].iter().map(|l| l.strip_prefix("llmfo: ").unwrap_or(l)).collect();
-    let safe = |text: &str| printable(&crate::diag::masked(text), 400);
+    // Of what is too long the end says why.
+    let safe = |text: &str| {
+        let text = printable(&crate::diag::masked(text), 10 * LAST_CHARS);
+        match text.chars().count().checked_sub(LAST_CHARS) {
+            None | Some(0) => text,
+            Some(more) => format!("…{}", text.chars().skip(more).collect::<String>()),
+        }
+    };
     (safe(&said.join("; ")), advice.last().and_then(|l| l.strip_prefix("next: ")).map(safe))
 }
 
@@ -166,6 +178,7 @@ mod tests {
         assert_eq!(words_of(""), (String::new(), None));
         let (said, _) = words_of("key sk-live-12345678 of http://me:pw@h/v1\u{1b}[2J\n");
         assert!(!said.contains("12345678") && !said.contains("pw") && !said.contains('\u{1b}'), "{said}");
-        assert!(words_of(&"x".repeat(9000)).0.chars().count() <= 401);
+        let long = words_of(&format!("{}the cause", "x".repeat(9000))).0;
+        assert!(long.chars().count() <= LAST_CHARS + 1 && long.ends_with("the cause"), "{long}");
     }
 }

@@ -37,8 +37,10 @@ pub struct Customers {
 pub struct Glimpse {
     /// Requests ended so far.
     pub requests: usize,
-    /// Of these, not whole.
+    /// Of these, not whole, and not sent again.
     pub failed: usize,
+    /// Of these, not whole, and sent again at another entry by the customer's own application.
+    pub again: usize,
     /// Who answered in the last seconds, as the gateway says; empty for a foreign one.
     pub lately: Vec<(String, usize)>,
 }
@@ -154,7 +156,9 @@ impl Customers {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let now = crate::load::monotonic_ms();
         let mut out = Glimpse { requests: rows.len(), ..Glimpse::default() };
-        out.failed = rows.iter().filter(|r| r.end != End::Complete).count();
+        let broken = || rows.iter().filter(|r| r.end != End::Complete);
+        out.again = broken().filter(|r| !r.last_of_turn).count();
+        out.failed = broken().count() - out.again;
         let mut lately = std::collections::BTreeMap::<&str, usize>::new();
         for row in rows.iter().rev().take_while(|r| now - r.ended_ms < LATELY_MS) {
             if let Some(target) = row.gateway_target.as_deref() {

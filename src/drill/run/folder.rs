@@ -41,34 +41,51 @@ pub fn open(report: &Path) -> Result<PathBuf> {
     Ok(logs)
 }
 
-/// Removes what [`open`] made: a run that never began has nothing to report. A log with a line in it that `said`, which people
-/// are told, does not repeat keeps everything: it may be the only one that says why.
-pub fn discard(made: &[PathBuf], said: &str) {
-    let Some(logs) = made.first() else { return };
-    let files: Vec<PathBuf> = std::fs::read_dir(logs).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    if files.iter().filter(|f| f.extension().is_some_and(|e| e == "log")).any(|f| !repeated(f, said)) {
-        return;
+/// Runs that may want the same folder in one second.
+const SAME_SECOND: usize = 100;
+
+/// Makes a folder that is nobody else's for a run whose report was given no place: `wanted`, or with `-2`, `-3` ... behind it
+/// where another run took that in the same second. With it the folders that were made, and the one of the logs that
+/// [`open`] will make, innermost first.
+///
+/// # Errors
+/// It cannot be made (exit 2).
+pub fn claim(wanted: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let unusable = |e: std::io::Error| {
+        Expected::usage(format!("{}: {e}", wanted.display()), "give --report a folder that can be written")
+    };
+    for n in 1..=SAME_SECOND {
+        let mut name = wanted.as_os_str().to_owned();
+        if n > 1 {
+            name.push(format!("-{n}"));
+        }
+        let report = PathBuf::from(name);
+        let made = to_be_made(&report);
+        if let Some(above) = report.parent() {
+            std::fs::create_dir_all(above).map_err(unusable)?;
+        }
+        match std::fs::create_dir(&report) {
+            Ok(()) => return Ok((report, made)),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(unusable(e)),
+        }
     }
-    for file in files {
-        let _ = std::fs::remove_file(file);
+    Err(Expected::could_not(format!("{}: too many runs have begun in this second", wanted.display()), "try again"))
+}
+
+/// Removes what [`open`] and [`claim`] made: a run that never began has nothing to report. What its processes said last
+/// stands in its error.
+pub fn discard(made: &[PathBuf]) {
+    let Some(logs) = made.first() else { return };
+    for file in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_file(file.path());
     }
     for folder in made {
-        if std::fs::remove_dir(folder).is_err() {
+        // The logs may not have been begun.
+        if std::fs::remove_dir(folder).is_err() && folder.exists() {
             return;
         }
     }
-}
-
-/// Longest log that is looked at.
-const LOG_BYTES: u64 = 64 * 1024;
-
-fn repeated(log: &Path, said: &str) -> bool {
-    let Ok(text) = crate::files::text(log, LOG_BYTES) else { return false };
-    let bare = |line: &str| {
-        let line = line.trim();
-        line.strip_prefix("llmfo: ").or_else(|| line.strip_prefix("next: ")).unwrap_or(line).to_owned()
-    };
-    text.lines().map(bare).all(|line| said.contains(&line))
 }
 
 #[cfg(test)]
@@ -82,19 +99,15 @@ mod tests {
         let made = to_be_made(&report);
         assert_eq!(made, [report.join("logs"), report.clone(), dir.path().join("reports")]);
         let logs = open(&report).unwrap();
-        // What the error repeats is in nobody's way, and neither is what a process began to keep.
         std::fs::write(logs.join("lab.log"), "llmfo: it is refused\n  next: look at it\n").unwrap();
         std::fs::write(logs.join("gateway-region-1.log"), "").unwrap();
         std::fs::write(logs.join("ledger-region-1.redb"), "x").unwrap();
-        discard(&made, "the lab did not start: it is refused\n  next: look at it");
+        discard(&made);
         assert!(!dir.path().join("reports").exists() && dir.path().exists());
 
-        let made = to_be_made(&report);
-        std::fs::write(open(&report).unwrap().join("lab.log"), "why").unwrap();
-        discard(&made, "the lab did not start");
-        assert!(report.join("logs/lab.log").exists());
-        assert!(to_be_made(&report).is_empty());
         // What a killed run has left is no report, and still not this run's.
+        std::fs::write(open(&report).unwrap().join("lab.log"), "why").unwrap();
+        assert!(to_be_made(&report).is_empty());
         let refused = open(&report).unwrap_err();
         assert_eq!(refused.exit.code(), 2);
         assert!(refused.what.contains("not empty"), "{}", refused.what);
@@ -106,5 +119,25 @@ mod tests {
         let empty = dir.path().join("empty");
         std::fs::create_dir(&empty).unwrap();
         open(&empty).unwrap();
+    }
+    /// Two runs of one drill in one second, of which the first never begins.
+    #[test]
+    fn each_run_without_a_place_has_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let wanted = dir.path().join("reports/x-20261130-093012");
+        let (first, made) = claim(&wanted).unwrap();
+        let (second, of_second) = claim(&wanted).unwrap();
+        assert_eq!((&first, &second), (&wanted, &dir.path().join("reports/x-20261130-093012-2")));
+        open(&first).unwrap();
+        open(&second).unwrap();
+        discard(&made);
+        assert!(!first.exists() && second.join("logs").exists());
+        discard(&of_second);
+        assert!(!second.exists());
+        // One that failed before it had any logs leaves nothing either.
+        std::fs::remove_dir(dir.path().join("reports")).unwrap();
+        let (_, made) = claim(&wanted).unwrap();
+        discard(&made);
+        assert!(!dir.path().join("reports").exists());
     }
 }

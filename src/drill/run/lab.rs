@@ -140,6 +140,14 @@ impl Felt {
     }
 }
 
+/// The status of the answer to a small request, if one comes.
+pub async fn status(url: &str, below: &str, limit: Duration) -> Option<u16> {
+    let base = Base::new(url).ok()?;
+    let mut connection = connect(&base, limit).await.ok()?;
+    let send = connection.send(Method::GET, &base, below, HeaderMap::new(), Bytes::new());
+    Some(tokio::time::timeout(limit, send).await.ok()?.ok()?.status().as_u16())
+}
+
 /// Sends one small request through a path.
 pub async fn feel(url: &str, below: &str, limit: Duration) -> Felt {
     let Ok(base) = Base::new(url) else { return Felt::NoConnection("no URL".into()) };

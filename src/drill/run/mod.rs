@@ -62,6 +62,8 @@ pub struct Options {
     pub see: Option<See>,
     /// Folder of the report.
     pub report: PathBuf,
+    /// Folders that [`folder::claim`] has made for it, if it did: they go again with a run that never began.
+    pub claimed: Vec<PathBuf>,
     /// State folder.
     pub state: PathBuf,
 }
@@ -113,7 +115,10 @@ pub async fn execute(
     let started_at = jiff::Timestamp::now().to_string();
     let mut stage = Stage::default();
     let mut run = Run::new(options, stops);
-    let made = folder::to_be_made(&options.report);
+    let made = match options.claimed.is_empty() {
+        true => folder::to_be_made(&options.report),
+        false => options.claimed.clone(),
+    };
     let performed = AssertUnwindSafe(run.perform(file, found, &mut stage, tell)).catch_unwind().await;
     if let Some(safety) = &stage.safety {
         safety.stop_watching();
@@ -159,7 +164,7 @@ pub async fn execute(
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
         Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
-            folder::discard(&made, &e.to_string());
+            folder::discard(&made);
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
         Ok(Err(e)) => run.evidence.aborted = Some(Aborted { by: "error".into(), text: e.to_string() }),

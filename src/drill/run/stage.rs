@@ -12,7 +12,7 @@ use super::dials;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
 use super::gather::Records;
 use super::journal::{Anchor, Journal};
-use super::lab::{Felt, Lab, feel};
+use super::lab::{Felt, Lab, feel, status};
 use super::leftovers;
 use super::lock::Lock;
 use super::safety::{RunIs, Safety, new_run};
@@ -167,7 +167,14 @@ impl<'a> Run<'a> {
         }
         if plan.declared.recovery_ms.is_none() && plan.cuts_off() {
             let route = &plan.declared.route;
-            tell.say(&format!("objectives.recovery_ms of route {route} is not declared: this can be no PASS"), true);
+            return Err(Expected::usage(
+                format!(
+                    "this can be no PASS: the drill is about recovery, and objectives.recovery_ms of route {route} is not declared"
+                ),
+                format!(
+                    "declare it on route {route} of the policy (`objectives: {{ recovery_ms: ... }}`), or as `declare: {{ recovery_ms: ... }}` in a copy of the drill file"
+                ),
+            ));
         }
         self.watch_duration(&plan);
         let ground = Ground { plan, topology, lab };
@@ -327,6 +334,9 @@ impl<'a> Run<'a> {
             let own = ground.topology.entries.iter().find(|e| e.url == entry.url && stage.embedded.is_none());
             self.answers(entry, own.map(|e| e.listen.as_str())).await?;
         }
+        for url in &self.options.targets {
+            with_its_path(url).await?;
+        }
         Ok(entries)
     }
 
@@ -453,14 +463,31 @@ impl<'a> Run<'a> {
             let g = customers.glimpse();
             let by: Vec<String> = g.lately.iter().map(|(t, n)| format!("{t} {n}")).collect();
             let by = if by.is_empty() { String::new() } else { format!(" · lately {}", by.join(", ")) };
+            let again = if g.again == 0 { String::new() } else { format!(" · {} sent again", g.again) };
             tell.state(&format!(
-                "{phase}: {:.0} of {:.0} s · {} answered · {} not whole{by}",
+                "{phase}: {:.0} of {:.0} s · {} answered · {} not whole{again}{by}",
                 began.elapsed().as_secs_f64(),
                 total.as_secs_f64(),
-                g.requests - g.failed,
+                g.requests - g.failed - g.again,
                 g.failed
             ));
         }
+    }
+}
+
+/// A base URL that lacks its `/v1`: every request of the load would get the same 404. A gateway that has no `/models` at either
+/// place is believed.
+async fn with_its_path(url: &str) -> Result<()> {
+    if status(url, "/models", LOOK).await != Some(404) {
+        return Ok(());
+    }
+    let longer = format!("{}/v1", url.trim_end_matches('/'));
+    match status(&longer, "/models", LOOK).await {
+        None | Some(404) => Ok(()),
+        Some(_) => Err(Expected::usage(
+            format!("--target {url}: it has no /models there, but below /v1 it has"),
+            format!("--target {longer}"),
+        )),
     }
 }
 

@@ -75,7 +75,7 @@ pub fn handle(app: &Arc<App>, request: &Request<Incoming>) -> Result<Answer, Ref
         Method::DELETE => Err(Refusal::invalid(
             StatusCode::NOT_FOUND,
             "no_such_order",
-            "There is no such order; GET /orders lists them.",
+            format!("There is no such order; {}.", standing(app)),
         )),
         _ => Err(wrong_method("POST, DELETE")),
     }
@@ -88,6 +88,23 @@ fn list(app: &App) -> Answer {
 fn list_with(app: &App, notes: &[String]) -> Answer {
     let orders = app.orders.shown(|id| app.target_name(id));
     json(StatusCode::OK, value!({ "format": 1, "orders": orders, "notes": notes }).to_string())
+}
+
+/// Orders listed in a refusal; more are counted.
+const STANDING: usize = 10;
+
+/// `these stand: bench local-a, emergency`, for a refusal.
+fn standing(app: &App) -> String {
+    let orders = app.orders.shown(|id| app.target_name(id));
+    let name = |order: &serde_json::Value| {
+        let part = |key: &str| order[key].as_str().map(|s| crate::units::printable(s, 60));
+        [part("order"), part("target")].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    };
+    let mut names: Vec<String> = orders.iter().take(STANDING).map(name).collect();
+    if let Some(more) = orders.len().checked_sub(STANDING).filter(|n| *n > 0) {
+        names.push(format!("and {more} more"));
+    }
+    if names.is_empty() { "none stands".to_owned() } else { format!("these stand: {}", names.join(", ")) }
 }
 
 /// What whoever gives an order may not have meant.
