@@ -21,6 +21,7 @@ use crate::drill::run::{Done, Options, Reporter, execute, folder, leftovers};
 use crate::drill::verdict::{Cleanup, Verdict, Weight};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
+use crate::load::Key;
 use crate::load::http::Base;
 use crate::spec::drill::{DrillFile, See};
 use crate::term::progress::Progress;
@@ -114,6 +115,10 @@ pub struct RunArgs {
     /// once: customers try them in order.
     #[arg(long, value_name = "URL", requires = "lab", value_hint = clap::ValueHint::Url)]
     pub target: Vec<String>,
+    /// The file with the key that customers' application shows --target. Default: the key itself in $LLMFO_TARGET_KEY, else
+    /// none.
+    #[arg(long, value_name = "FILE", requires = "target", value_hint = clap::ValueHint::FilePath)]
+    pub target_key_file: Option<PathBuf>,
     /// Attach to a lab that is already up: the admin URL that `llmfo lab up` printed.
     #[arg(long, value_name = "ADMIN_URL", value_hint = clap::ValueHint::Url)]
     pub lab: Option<String>,
@@ -149,6 +154,9 @@ pub struct GuardArgs {
 
 /// Narrower than this the table of the promises breaks every cell into pieces: 18 rows would fill 60 lines.
 const PROMISES_WIDTH: u16 = 130;
+
+/// Longest file with a key, in bytes.
+const KEY_BYTES_MAX: u64 = 4_096;
 
 /// Signs of life of the runner may be missing this long: ten beats.
 const GUARD_BEAT: Duration = Duration::from_secs(5);
@@ -257,6 +265,7 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     let options = Options {
         seed: args.seed,
         targets: args.target.clone(),
+        target_key: if args.target.is_empty() { None } else { target_key(args)? },
         lab: args.lab.clone(),
         toxiproxy: args.toxiproxy.clone(),
         policy: args.policy.clone(),
@@ -287,6 +296,23 @@ fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
         Format::Human => global.term.out(&human(global, &done, &options.report)),
     }
     Ok(exit)
+}
+
+/// Never on the command line, which others on this machine can see.
+fn target_key(args: &RunArgs) -> Result<Option<Key>> {
+    let read = match &args.target_key_file {
+        Some(path) => Some(crate::files::text(path, KEY_BYTES_MAX).map_err(|why| {
+            let shown = crate::units::printable(&path.display().to_string(), 300);
+            Expected::usage(format!("--target-key-file {shown}: {why}"), "name a file with the key alone")
+        })?),
+        None => std::env::var("LLMFO_TARGET_KEY").ok().filter(|key| !key.is_empty()),
+    };
+    let Some(key) = read.as_deref().map(str::trim_end) else { return Ok(None) };
+    if key.is_empty() || !key.bytes().all(|b| b.is_ascii_graphic()) {
+        let hint = "a key is one line of printable ASCII characters without blanks";
+        return Err(Expected::usage("the target's key can be no key", hint));
+    }
+    Ok(Some(Key(key.to_owned())))
 }
 
 /// What is no URL is said before anything is started.

@@ -42,7 +42,7 @@ pub struct Settings {
     /// Base URL of the ticket system.
     pub tickets_url: String,
     /// Sent as bearer token, if given.
-    pub key: Option<String>,
+    pub key: Option<Key>,
     /// Limit of a connect to an entry.
     pub connect_limit: Duration,
     /// Limit of one request: the route's deadline plus grace.
@@ -51,6 +51,16 @@ pub struct Settings {
     pub max_conversations: usize,
     /// Name of the phase at the start.
     pub phase: String,
+}
+
+/// The application's credential. Nothing prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub String);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
 }
 
 /// The application, ready to hold conversations.
@@ -289,7 +299,7 @@ impl Talk<'_> {
         if repeats {
             put("x-llmfo-retry", "1");
         }
-        if let Some(key) = &self.app.settings.key {
+        if let Some(Key(key)) = &self.app.settings.key {
             put("authorization", &format!("Bearer {key}"));
         }
         headers

@@ -15,7 +15,7 @@ pub mod received;
 pub mod regional;
 pub mod run;
 
-pub use app::{Entry, Settings};
+pub use app::{Entry, Key, Settings};
 pub use clock::monotonic_ms;
 pub use marker::{Kind, Marker};
 pub use plan::{Plan, PlanSettings};

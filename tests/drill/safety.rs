@@ -181,6 +181,7 @@ fn a_panic_in_mid_outage_restores_before_it_is_passed_on() {
     let options = run::Options {
         seed: 1,
         targets: vec![up["entries"]["region-1"]["url"].as_str().unwrap().into()],
+        target_key: None,
         lab: Some(up["admin"].as_str().unwrap().into()),
         toxiproxy: None,
         policy: None,

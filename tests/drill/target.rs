@@ -17,12 +17,20 @@ fn policy_of_the_page(up: &Value) -> String {
 
 /// Lab and `llmfo serve` of this policy: both, the admin URL and the gateway's.
 fn up(dir: &std::path::Path, change: impl Fn(String) -> String) -> (Proc, Proc, String, String, PathBuf) {
+    up_with(dir, change, &[])
+}
+
+fn up_with(
+    dir: &std::path::Path,
+    change: impl Fn(String) -> String,
+    more: &[&str],
+) -> (Proc, Proc, String, String, PathBuf) {
     let (lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir);
     let path = dir.join("mine.yaml");
     std::fs::write(&path, change(policy_of_the_page(&up))).unwrap();
     let policy = path.to_str().unwrap();
     let serve = ["serve", "--policy", policy, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--format", "json"];
-    let (gateway, said) = Proc::start(LLMFO, &[&serve[..], &["--exit-with-stdin"]].concat(), dir);
+    let (gateway, said) = Proc::start(LLMFO, &[&serve[..], &["--exit-with-stdin"], more].concat(), dir);
     let url = format!("http://{}/v1", said["listen"].as_str().unwrap());
     (lab, gateway, up["admin"].as_str().unwrap().into(), url, path)
 }
@@ -35,9 +43,18 @@ fn row<'a>(summary: &'a Value, promise: &str, name: &str) -> &'a Value {
 fn the_policy_of_the_page_is_enough_and_what_is_not_known_of_a_foreign_gateway_is_not_judged() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let (_lab, _gateway, admin, url, policy) = up(dir.path(), |p| p);
+    // A gateway that lets in only who shows a key: so do the drill's customers.
+    let key = std::process::Command::new(LLMFO).args(["keys", "new", "shop", "--format", "json"]).output().unwrap();
+    let key: Value = serde_json::from_slice(&key.stdout).unwrap();
+    let of = |member: &str| key[member].as_str().unwrap().to_owned();
+    let (keys, shown) = (dir.path().join("keys.yaml"), dir.path().join("key.txt"));
+    std::fs::write(&keys, format!("clients:\n  shop: {{ sha256: [{}] }}\n", of("sha256"))).unwrap();
+    std::fs::write(&shown, of("key") + "\n").unwrap();
+    let (_lab, _gateway, admin, url, policy) = up_with(dir.path(), |p| p, &["--client-keys", keys.to_str().unwrap()]);
     let file = short_drill(dir.path(), 4000);
-    let args = [file.to_str().unwrap(), "--lab", &admin, "--target", &url, "--policy", policy.to_str().unwrap()];
+    let mut args =
+        vec![file.to_str().unwrap(), "--lab", &admin, "--target", &url, "--policy", policy.to_str().unwrap()];
+    args.extend(["--target-key-file", shown.to_str().unwrap()]);
     let (exit, text, s, out) = drill(&args, dir.path());
     assert_eq!((exit, last_word(&text)), (0, "PASS"), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
     let within = row(&s, "recovery", "within_bound");

@@ -9,7 +9,7 @@ use crate::drill::plan::Plan;
 use crate::error::Result;
 use crate::lab::topology::Topology;
 use crate::load::regional::{Regional, Source};
-use crate::load::{Entry, Kind, Load, Plan as Schedule, PlanSettings, Settings};
+use crate::load::{Entry, Key, Kind, Load, Plan as Schedule, PlanSettings, Settings};
 use crate::measure::{End, RequestRow};
 
 /// A customer waits so much longer than the route's deadline before giving up.
@@ -49,11 +49,18 @@ pub struct Glimpse {
 const LATELY_MS: f64 = 2500.0;
 
 impl Customers {
-    /// Starts them.
+    /// Starts them. `key` is what their application shows the entries.
     ///
     /// # Errors
     /// An entry has no usable URL.
-    pub fn start(plan: &Plan, topology: &Topology, entries: Vec<Entry>, seed: u64, run: &str) -> Result<Customers> {
+    pub fn start(
+        plan: &Plan,
+        topology: &Topology,
+        entries: Vec<Entry>,
+        key: Option<Key>,
+        seed: u64,
+        run: &str,
+    ) -> Result<Customers> {
         let kinds = plan.load.kinds.iter().filter_map(|k| Kind::named(k.name())).collect();
         let schedule = PlanSettings {
             seed,
@@ -68,7 +75,7 @@ impl Customers {
             entries,
             model: plan.declared.route.clone(),
             tickets_url: topology.tickets.url.clone(),
-            key: None,
+            key,
             connect_limit: ENTRY_CONNECT,
             request_limit,
             max_conversations: CONVERSATIONS,

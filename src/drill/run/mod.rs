@@ -33,6 +33,7 @@ use super::propose::propose;
 use super::report::RunFacts;
 use super::verdict::Cleanup;
 use crate::error::Result;
+use crate::load::Key;
 use crate::spec::drill::{DrillFile, See};
 use signals::Stops;
 use stage::{Run, Stage};
@@ -52,6 +53,8 @@ pub struct Options {
     pub seed: u64,
     /// Entries to drive instead of the lab's; several are tried in order.
     pub targets: Vec<String>,
+    /// What customers' application shows them.
+    pub target_key: Option<Key>,
     /// Admin URL of a lab that is already up.
     pub lab: Option<String>,
     /// A real Toxiproxy for the embedded lab.

@@ -377,7 +377,8 @@ impl<'a> Run<'a> {
             Some(_) => format!("s{}-{:x}-", self.options.seed, crate::fault::clock::wall_ms() / 100),
             None => format!("s{}-", self.options.seed),
         };
-        let customers = Customers::start(&ground.plan, &ground.topology, entries, self.options.seed, &run)?;
+        let key = self.options.target_key.clone();
+        let customers = Customers::start(&ground.plan, &ground.topology, entries, key, self.options.seed, &run)?;
         stage.customers = Some(customers);
         self.evidence.steady_from_ms = self.anchor.elapsed_ms();
         self.evidence.counters_at_steady = self.counters(stage).await;
