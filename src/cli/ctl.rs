@@ -258,6 +258,7 @@ fn send(admin: SocketAddr, key: Option<&str>, ask: Ask) -> Result<Value> {
 /// What helps after a refusal.
 fn step_after(code: &str) -> &'static str {
     match code {
+        "invalid_api_key" => super::keys::GIVE_ADMIN_KEY,
         "unknown_target" => {
             "write one of the names that are known: they are those under `targets` of the gateway's policy"
         }

@@ -137,6 +137,10 @@ pub fn again(global: &Global, path: &Path, gateway: &Gateway) {
     }
 }
 
+/// The next step where an admin listener wants a key.
+pub const GIVE_ADMIN_KEY: &str =
+    "put it into a file and name that with --admin-key-file, or put it into LLMFO_ADMIN_KEY";
+
 /// Where the key of an admin listener is: never on the command line, which others on this machine can see.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct AdminKeyFile {

@@ -179,7 +179,7 @@ fn human(global: &Global, listing: &Listing, from: &str, state: State) {
     }
     if state == State::Unconfirmed && !global.quiet {
         global.term.err(
-            "look each up in the system of record, by its key where it has one, else by what it was to do (--with-arguments): whether it ran is not known here",
+            "look each up in the system of record, by its key where it has one, else by what it was to do (--format json --with-arguments): whether it ran is not known here",
         );
     }
 }
@@ -243,6 +243,12 @@ fn ask(admin: std::net::SocketAddr, args: &ListArgs, since_unix_ms: u64) -> Resu
             if body.len() > ANSWER_BYTES_MAX {
                 return Err(failed("its answer is too long".to_owned()));
             }
+        }
+        if status == reqwest::StatusCode::UNAUTHORIZED {
+            return Err(Expected::usage(
+                format!("the gateway's admin listener at {admin} wants a key"),
+                super::keys::GIVE_ADMIN_KEY,
+            ));
         }
         if !status.is_success() {
             return Err(failed(format!("status {}: {}", status.as_u16(), String::from_utf8_lossy(&body))));

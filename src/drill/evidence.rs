@@ -336,6 +336,8 @@ pub struct Evidence {
     pub lab_lost: Option<String>,
     /// The faults did not stay, or their server did not answer: as with a lost lab.
     pub spoilt: Option<Spoilt>,
+    /// The surroundings of the gateway stood still for a while: what could not be told apart from its own failures.
+    pub slow: Option<Spoilt>,
     /// A lost lab was asked for the last time at this moment: up to here its rows are complete.
     pub lab_seen_ms: Option<f64>,
     /// It ended before its time.

@@ -408,9 +408,10 @@ fn nobody_stands_in(policy: &Policy, route: &Route, stand_ins: &[String]) -> Opt
             "route {name} requires the residency {wanted}, and {them} has another: no personal data may go there"
         ));
     }
-    if all.iter().all(|t| tiers(t.id).all(|tier| route.pii(tier) != Pii::Allowed)) {
+    if all.iter().all(|t| tiers(t.id).all(|tier| route.pii(tier) == Pii::Forbidden)) {
         return Some(format!(
-            "the drill's requests carry personal data, which may not go to {them}: write `pii: allowed` on its attempt"
+            "the drill's requests carry personal data, which may not go to {them}: write `pii: masked` on its attempt, \
+             or `pii: allowed` where it may be told"
         ));
     }
     if all.iter().all(|t| !t.capabilities.tools) {

@@ -212,6 +212,7 @@ impl WalFile {
     /// It cannot be read, or is not such a log.
     pub fn open(path: &Path) -> Result<WalFile> {
         let bad = |e: std::io::Error| failed("open", path, &e);
+        is_a_file(path).map_err(bad)?;
         let mut file = OpenOptions::new().read(true).append(true).open(path).map_err(bad)?;
         let (entries, whole, all) = load(&mut file, path)?;
         if whole < all {
@@ -269,8 +270,14 @@ fn load(file: &mut File, path: &Path) -> Result<(Vec<Entry>, usize, usize)> {
 /// # Errors
 /// It cannot be read, or is not such a log.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
+    is_a_file(path).map_err(|e| failed("read", path, &e))?;
     let mut file = File::open(path).map_err(|e| failed("read", path, &e))?;
     Ok(load(&mut file, path)?.0)
+}
+
+/// Whatever else lies there is no log, and a pipe would be waited for.
+fn is_a_file(path: &Path) -> std::io::Result<()> {
+    if std::fs::metadata(path)?.is_file() { Ok(()) } else { Err(std::io::Error::other("it is no file")) }
 }
 
 /// Reads a log. Returns the entries and how many bytes of the text they take: what follows is torn.

@@ -137,7 +137,8 @@ pub fn bill(prices: &Prices, policy: &Policy, run: &Summary) -> Option<Bill> {
     };
     let on_call = |outages: u64| outages as f64 / months * prices.hours_per_outage * prices.on_call_hour;
     let line = |item: &str, single: f64, policy: f64| Line { item: item.to_owned(), single, policy };
-    let noticed = run.policy.no_stand_in + run.policy.not_recovered;
+    // One time that all are down is one outage to whoever is on call, however many targets it took.
+    let noticed = run.policy.nobody_up + run.policy.not_recovered;
     let lines = vec![
         line("idle reserve", 0.0, f64::from(reserve) * prices.idle_reserve_per_slot),
         line("duplicate evals", 0.0, further * prices.evals_per_month * prices.eval_run),
@@ -189,7 +190,8 @@ mod tests {
             policy: OfPolicy {
                 availability: Some(0.999),
                 broken: Some(0.000_1),
-                no_stand_in: 2,
+                no_stand_in: 4,
+                nobody_up: 2,
                 ..OfPolicy::default()
             },
             real_requests: 1_000_000.0,

@@ -45,6 +45,9 @@ pub struct Recovery {
     pub no_stand_in: u64,
     /// Outages of targets that were not in service.
     pub not_in_service: u64,
+    /// Times that every target in use was down at once, however many of them went down for it.
+    pub dark: u64,
+    is_dark: bool,
     watches: Vec<Watch>,
     stopped: bool,
 }
@@ -73,6 +76,12 @@ impl Recovery {
         for watch in self.watches.iter_mut().filter(|w| w.target == target) {
             watch.over = true;
         }
+    }
+
+    /// Whether every target in use is down from this moment on.
+    pub(super) fn dark(&mut self, dark: bool) {
+        self.dark += u64::from(dark && !self.is_dark && !self.stopped);
+        self.is_dark = dark;
     }
 
     /// Outages whose last stand-in has just gone are not counted.

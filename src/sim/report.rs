@@ -46,6 +46,9 @@ pub struct OfPolicy {
     pub not_recovered: u64,
     /// Outages that left no stand-in.
     pub no_stand_in: u64,
+    /// Times that every target in use was down: what customers notice of those.
+    #[serde(default)]
+    pub nobody_up: u64,
     /// Dials per request.
     pub dials_per_request: Option<f64>,
     /// Dials to targets that were down, per outage.
@@ -149,6 +152,7 @@ impl Summary {
                 recovery_n: f.recovery.times.n(),
                 not_recovered: f.recovery.not_recovered,
                 no_stand_in: f.recovery.no_stand_in,
+                nobody_up: f.recovery.dark,
                 dials_per_request: f.dials_per_request(),
                 wasted_dials_per_outage: (outages > 0).then(|| f.wasted as f64 / outages as f64),
                 probes: f.probes,
@@ -276,6 +280,7 @@ impl Report {
             recovery_n: runs.iter().map(|s| s.policy.recovery_n).sum(),
             not_recovered: runs.iter().map(|s| s.policy.not_recovered).sum(),
             no_stand_in: runs.iter().map(|s| s.policy.no_stand_in).sum(),
+            nobody_up: runs.iter().map(|s| s.policy.nobody_up).sum(),
             dials_per_request: of(&|s| s.policy.dials_per_request),
             wasted_dials_per_outage: of(&|s| s.policy.wasted_dials_per_outage),
             probes: runs.iter().map(|s| s.policy.probes).sum(),
@@ -427,8 +432,8 @@ impl Report {
             p.switches_per_minute_max
         ));
         line(format!(
-            "outages: {} with a live stand-in recovered, {} did not; {} had no stand-in",
-            p.recovery_n, p.not_recovered, p.no_stand_in
+            "outages: {} with a live stand-in recovered, {} did not; {} had no stand-in (every target down {} times)",
+            p.recovery_n, p.not_recovered, p.no_stand_in, p.nobody_up
         ));
         line(format!(
             "useful text p95 {} s; requests that met a failure waited {} s on average, p95 {} s",

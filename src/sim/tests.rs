@@ -116,6 +116,7 @@ fn shares_are_those_of_the_outages_by_hand() {
     let loss = f.ceiling().unwrap() - f.availability().unwrap();
     assert!((0.0..30.0 / 86_400.0).contains(&loss), "{} s", loss * 86_400.0);
     assert_eq!((f.outages(), f.recovery.recovered, f.recovery.no_stand_in), (2, 1, 1));
+    assert_eq!(f.recovery.dark, 1);
 }
 
 /// A 60 s outage at 5 requests a second: how many dials the dead target gets, and when traffic is back.

@@ -156,6 +156,32 @@ fn a_fault_that_is_lifted_by_somebody_else_makes_the_run_invalid() {
     assert_eq!(summary["cleanup"], "clean");
 }
 
+/// Somebody breaks the stand-in's own path for a while, or a path again that the drill has restored: neither is the gateway's
+/// doing, however well all is at the end.
+#[test]
+fn a_path_that_somebody_else_breaks_makes_the_run_invalid_in_every_phase() {
+    let _turn = turn();
+    for (phase, path) in [("outage: ", "region-2.local-b"), ("restored", "region-1.local-a")] {
+        let dir = tempfile::tempdir().unwrap();
+        let apart = Apart::start(dir.path());
+        let file = short_drill(dir.path(), 6_000);
+        let mut run =
+            Running::start(&[file.to_str().unwrap(), "--lab", apart.admin(), "--target", apart.url()], dir.path());
+        run.wait_for(phase);
+        let set = |enabled: bool| {
+            let body = format!(r#"{{"enabled":{enabled}}}"#);
+            let (status, said) = http(apart.toxiproxy(), "POST", &format!("/proxies/{path}"), &body);
+            assert_eq!(status, 200, "{said}");
+        };
+        set(false);
+        let (exit, text, summary, _) = run.finish();
+        assert_eq!((exit, last_word(&text)), (5, "INVALID"), "{phase}: {text}");
+        assert_eq!(codes(&summary), ["fault_lifted"], "{phase}: {text}");
+        let why = summary["findings"][0]["examples"][0].as_str().unwrap();
+        assert!(why.contains(path) && why.contains("changed by somebody else"), "{why}");
+    }
+}
+
 /// The load of a runner that stood still for a while came in one burst, so it measured something else.
 #[test]
 fn a_runner_that_stood_still_for_a_while_makes_the_run_invalid() {

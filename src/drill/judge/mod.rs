@@ -214,7 +214,13 @@ pub fn judge(ev: &Evidence) -> Judgement {
         (Some(why), _) => without_lab(ev, why, judgement),
         (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
         (None, None) if ev.ended_by_hand() => half(judgement),
-        (None, None) => judgement,
+        (None, None) => match &ev.slow {
+            // A gateway that did well all the same did well.
+            Some(slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+                unjudged(slow, Vec::new(), judgement)
+            }
+            _ => judgement,
+        },
     }
 }
 

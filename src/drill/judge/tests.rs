@@ -7,7 +7,7 @@ use crate::drill::verdict::Kept;
 use crate::fault::api::Counters;
 use crate::measure::{EffectRow, End, ToolCallRow};
 
-fn effect(ticket: u64, key: &str) -> EffectRow {
+pub(super) fn effect(ticket: u64, key: &str) -> EffectRow {
     EffectRow {
         ticket,
         business_key: key.into(),

@@ -1,7 +1,7 @@
 //! What a run must have seen, and kept, to be worth a verdict.
 
 use super::hand::seen;
-use super::tests::{codes, good, text_of};
+use super::tests::{codes, effect, good, text_of};
 use super::*;
 use crate::drill::evidence::CutPoint;
 use crate::measure::End;
@@ -309,4 +309,22 @@ fn a_drill_whose_lease_ran_out_accuses_nobody() {
     // What reached a customer as a whole answer and is none stays harm.
     ev.requests[30].text.truncate(20);
     assert_eq!(judge(&ev).verdict, Verdict::Fail);
+}
+
+#[test]
+fn a_failure_while_the_surroundings_stood_still_is_nobodys_and_what_went_well_went_well() {
+    let slow = || Spoilt { code: "lab_lost".into(), text: "the lab took 1200 ms".into() };
+    let mut ev = good();
+    ev.slow = Some(slow());
+    assert_eq!(judge(&ev).verdict, Verdict::Pass);
+    for request in &mut ev.requests {
+        request.useful_text_ms = request.useful_text_ms.map(|ms| ms + 60_000.0);
+    }
+    let mut fast = ev.clone();
+    fast.slow = None;
+    assert_eq!(judge(&fast).verdict, Verdict::Fail);
+    let j = judge(&ev);
+    assert_eq!((j.verdict, codes(&j)), (Verdict::Invalid, vec!["lab_lost"]));
+    ev.effects = vec![effect(1, "k"), effect(2, "k")];
+    assert_eq!(judge(&ev).verdict, Verdict::Fail, "harm is harm");
 }

@@ -10,7 +10,10 @@ const NOBODY: [&str; 5] = ["no_failover", "lost_in_flight", "recovery_exceeded",
 /// What in the policy itself keeps everybody from standing in, if that is what was found.
 #[must_use]
 pub fn forbidden<'a>(ev: &'a Evidence, j: &Judgement) -> Option<&'a str> {
-    let found = j.findings.iter().any(|f| NOBODY.contains(&f.code.as_str()));
+    // Where a stand-in has answered somebody, the policy does not keep it from answering.
+    let outage = j.phases.get("outage");
+    let answers = outage.is_some_and(|p| ev.stand_ins.iter().any(|s| p.answered_by.contains_key(s)));
+    let found = !answers && j.findings.iter().any(|f| NOBODY.contains(&f.code.as_str()));
     ev.declared.nobody_stands_in.as_deref().filter(|_| found)
 }
 
@@ -61,7 +64,17 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "steady_state_not_met" if says("nobody_may_answer") => format!(
             "let the targets of route {route} answer: the customers offer tools, some ask for a strict schema, and all carry personal data"
         ),
-        "steady_state_not_met" if says("handoff") => {
+        _ if says("capability_json_schema") => {
+            "some of the drill's requests demand a strict schema: declare `capabilities: { json_schema: strict }`, or give \
+             the target an adapter"
+                .into()
+        }
+        _ if says(": full") => {
+            "the declared slots were taken: raise `capacity.slots`, let requests wait (`queue`), or lower the drill's load in \
+             a copy of its file"
+                .into()
+        }
+        "steady_state_not_met" if says("handoff") && says("expired") => {
             "has the policy expired? Its gateway's /readyz and the line at its start say so".into()
         }
         "steady_state_not_met" if says("text that no provider has in its log") => {
@@ -77,6 +90,16 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "sample_too_small" => "let the outage last longer, or the load be higher, in a copy of the drill file".into(),
         "lab_lost" | "fault_lifted" | "fault_server_lost" | "evidence_lost" => {
             "run it again, with nobody else at the lab".into()
+        }
+        "failback_missed" => {
+            "recovery_ms holds for the way back too: a target is looked at again after `base_cooldown_s`, up to \
+             `max_cooldown_s`; lower those, or declare more time"
+                .into()
+        }
+        _ if first.weight == Weight::Failure || first.weight == Weight::Harm => {
+            "report.md names the cases; what a gateway of yours decided about one is in its journal: llmfo trace REQUEST_ID \
+             --journal FILE"
+                .into()
         }
         _ => return None,
     })
@@ -123,6 +146,13 @@ mod tests {
         assert_eq!(lines[1], "next: `failover: none`: out");
         // What nobody standing in does not explain is not put down to it.
         let lines = told("schema_broken", "c1", |ev| ev.declared.nobody_stands_in = Some("x".into()));
-        assert_eq!(lines.len(), 1);
+        assert!(lines[1].starts_with("next: report.md"), "{lines:?}");
+        // The quoted cause leads, not what a handoff has been for before.
+        let quoted =
+            "c1: HTTP error 503 (handoff): \"local-a: capability_json_schema; local-b: capability_json_schema\"";
+        assert!(told("steady_state_not_met", quoted, |_| {})[1].contains("json_schema: strict"));
+        assert!(told("no_failover", "local-b: full (no slot is free)", |_| {})[1].contains("capacity.slots"));
+        assert!(told("steady_state_not_met", "(handoff): the policy has expired", |_| {})[1].contains("expired?"));
+        assert!(told("failback_missed", "7057 ms", |_| {})[1].contains("base_cooldown_s"));
     }
 }

@@ -56,6 +56,14 @@ pub fn led_to_the_lab(name: &Path, loaded: &Loaded, topology: &Topology) -> Resu
             map.remove("credentials");
         }
     }
+    // The copy lies elsewhere; what it names beside itself does not.
+    for adapter in json.pointer_mut("/adapters").and_then(Value::as_object_mut).into_iter().flat_map(|m| m.values_mut())
+    {
+        let Some(Value::String(text)) = adapter.get_mut("system_suffix") else { continue };
+        if let Some(found) = text.strip_prefix("file:").and_then(|below| beside(name, below)) {
+            *text = format!("file:{}", found.display());
+        }
+    }
     let text = format!("{json:#}\n");
     let (policy, found) = crate::policy::load(&shown, text.as_bytes());
     let policy = policy.ok_or_else(|| {
@@ -77,6 +85,12 @@ pub fn led_to_the_lab(name: &Path, loaded: &Loaded, topology: &Topology) -> Resu
         write(&home.join("evidence").join(below), &record.to_json())?;
     }
     Ok(Led { path, policy })
+}
+
+/// Where a file that a policy names is: from the policy's folder, else from the one above.
+fn beside(policy: &Path, below: &str) -> Option<PathBuf> {
+    let folder = std::path::absolute(policy).ok()?.parent()?.to_owned();
+    [folder.join(below), folder.join("..").join(below)].into_iter().find(|path| path.is_file())
 }
 
 /// For a gateway that somebody else started with this policy: what it dials on the drill's route must be the lab's.

@@ -187,6 +187,7 @@ pub async fn execute(
         }
         None => Vec::new(),
     };
+    run.evidence.slow = run.around.slow().map(|(code, text)| Spoilt { code: code.into(), text });
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
     let judgement = judge(&run.evidence);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::journal::Anchor;
 use super::lock::Lock;
 use super::signals::Stops;
-use super::watch::{Faults, LEASE};
+use super::watch::{Faults, LEASE, Surroundings};
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
@@ -114,6 +114,7 @@ pub struct Safety {
     longest: Duration,
     outcome: Outcome,
     faults: Faults,
+    whole: Standing,
     watch: JoinHandle<()>,
     _lock: Lock,
 }
@@ -143,6 +144,10 @@ pub struct RunIs<'a> {
     pub anchor: Anchor,
     /// The proxies that may be touched.
     pub proxies: &'a [String],
+    /// Where it is kept that the fault server was slow.
+    pub around: &'a Surroundings,
+    /// All through which something of the drill passes: nobody else may touch them meanwhile.
+    pub paths: &'a [String],
     /// Longest duration of the drill.
     pub longest: Duration,
     /// A restore that takes longer is late.
@@ -223,6 +228,7 @@ impl Safety {
                 ));
             }
         }
+        let whole = Standing::whole(&client, is.paths).await?;
         let run = is.run.to_owned();
         let path = logs_folder(state).join(format!("{run}.jsonl"));
         let mut wal = WalFile::create(&path)?;
@@ -239,7 +245,8 @@ impl Safety {
         };
         wal.append(Entry::Begin { at: Stamp::now(), begin })?;
         let faults = Faults::new(client.clone(), ours.then(|| lease_id(&run)), &path);
-        let watch = faults.watch(stops.clone(), is.anchor);
+        faults.set(Some(whole.clone()));
+        let watch = faults.watch(stops.clone(), is.anchor, is.around.clone());
         let mut safety = Safety {
             client,
             ours,
@@ -251,6 +258,7 @@ impl Safety {
             longest: is.longest,
             outcome: Outcome::default(),
             faults,
+            whole,
             watch,
             _lock: lock,
         };
@@ -307,7 +315,7 @@ impl Safety {
         };
         self.faults.set(None);
         let done = inject(&self.client, steps, &hold, &mut self.wal).await?;
-        self.faults.set(Some(Standing::of(&self.client, &done).await?));
+        self.faults.set(Some(self.whole.with(&self.client, &done).await?));
         Ok(done)
     }
 
@@ -324,6 +332,9 @@ impl Safety {
                 break;
             }
             tokio::time::sleep(RESTORE_PAUSE).await;
+        }
+        if self.outcome.cleanup != Cleanup::Dirty {
+            self.faults.set(Some(self.whole.clone()));
         }
         &self.outcome
     }

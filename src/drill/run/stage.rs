@@ -17,6 +17,7 @@ use super::leftovers;
 use super::lock::Lock;
 use super::safety::{RunIs, Safety, new_run};
 use super::signals::Stops;
+use super::watch::{LabWatch, Surroundings};
 use super::{Options, Reporter};
 use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::judge::judge;
@@ -30,10 +31,6 @@ use crate::measure::RequestRow;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
 
-/// Between two looks whether the lab answers.
-const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
-const LAB_SILENT: Duration = Duration::from_secs(2);
 /// Between two looks at how it goes.
 const TICK: Duration = Duration::from_millis(200);
 /// An entry must answer within this after its gateway is up.
@@ -50,39 +47,6 @@ pub(super) struct Stage {
     pub(super) customers: Option<Customers>,
 }
 
-/// Looks whether the lab answers, all the time until it is dropped.
-pub(super) struct LabWatch {
-    lab: Lab,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl LabWatch {
-    fn start(lab: &Lab, stops: &Stops) -> LabWatch {
-        let (own, stops) = (lab.clone(), stops.clone());
-        let task = tokio::spawn(async move {
-            loop {
-                sleep(LAB_LOOK_EVERY).await;
-                if let Err(why) = own.alive(LAB_SILENT).await {
-                    stops.ask("lab_lost", &format!("the lab did not answer: {why}"));
-                    return;
-                }
-            }
-        });
-        LabWatch { lab: lab.clone(), task }
-    }
-
-    /// Why the lab is not there, if it is not.
-    pub(super) async fn look(&self) -> Option<String> {
-        self.lab.alive(LAB_SILENT).await.err().map(|why| format!("the lab did not answer: {why}"))
-    }
-}
-
-impl Drop for LabWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// What a run has gathered so far.
 pub(super) struct Run<'a> {
     pub(super) options: &'a Options,
@@ -96,6 +60,8 @@ pub(super) struct Run<'a> {
     pub(super) targets: Vec<String>,
     pub(super) fault_server: String,
     pub(super) restore_deadline: Duration,
+    /// Whether what is around the gateway stood still.
+    pub(super) around: Surroundings,
     pub(super) ours: bool,
     pub(super) remembered: Option<Records>,
     /// The policy of the gateways that this run starts, if it is not the lab's.
@@ -113,6 +79,7 @@ impl<'a> Run<'a> {
     pub(super) fn new(options: &'a Options, stops: Stops) -> Run<'a> {
         let anchor = Anchor::now();
         Run {
+            around: Surroundings::default(),
             options,
             stops,
             anchor,
@@ -205,7 +172,7 @@ impl<'a> Run<'a> {
             }
         };
         let topology = lab.topology().await?;
-        stage.lab_watch = Some(LabWatch::start(&lab, &self.stops));
+        stage.lab_watch = Some(LabWatch::start(&lab, &self.stops, self.anchor, self.around.clone()));
         Ok((lab, topology))
     }
 
@@ -289,6 +256,10 @@ impl<'a> Run<'a> {
             ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| f.path.proxy.clone()).collect();
         proxies.sort();
         proxies.dedup();
+        let mut paths: Vec<String> = proxies.clone();
+        paths.extend(ground.topology.providers.iter().map(|p| p.proxy.clone()));
+        paths.extend(ground.topology.dependencies.iter().map(|d| d.proxy.clone()));
+        paths.extend(ground.topology.entries.iter().map(|e| e.proxy.clone()));
         let is = RunIs {
             run: &run,
             drill: &ground.plan.drill,
@@ -297,6 +268,8 @@ impl<'a> Run<'a> {
             lab_admin: ground.lab.url(),
             anchor: self.anchor,
             proxies: &proxies,
+            around: &self.around,
+            paths: &paths,
             longest: ground.plan.max_duration,
             restore_deadline: ground.plan.restore_deadline,
         };
@@ -337,7 +310,30 @@ impl<'a> Run<'a> {
         for url in &self.options.targets {
             with_its_path(url).await?;
         }
+        self.through_what_is_cut(ground)?;
         Ok(entries)
+    }
+
+    /// An entry that is cut must be one that customers use, or nothing of it is felt.
+    fn through_what_is_cut(&self, ground: &Ground) -> Result<()> {
+        if self.options.targets.is_empty() {
+            return Ok(());
+        }
+        let same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
+        for path in ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| &f.path).filter(|p| p.role == "entry") {
+            if self.options.targets.iter().any(|url| same(url, &path.url)) {
+                continue;
+            }
+            let at = ground.topology.entries.iter().find(|e| e.proxy == path.proxy).map_or("", |e| e.listen.as_str());
+            return Err(Expected::usage(
+                format!("this drill cuts {}, and no --target is reached through it", path.proxy),
+                format!(
+                    "let your gateway of {} listen on {at}, and name the lab's entry: --target {}",
+                    path.region, path.url
+                ),
+            ));
+        }
+        Ok(())
     }
 
     async fn answers(&self, entry: &Entry, listen: Option<&str>) -> Result<()> {

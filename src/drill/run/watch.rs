@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::journal::Anchor;
+use super::lab::Lab;
 use super::signals::Stops;
 use crate::fault::client::Client;
 use crate::fault::restore::{Look, Standing, answers};
@@ -22,6 +24,34 @@ pub const LIFTED: &str = "fault_lifted";
 pub const SILENT: &str = "fault_server_lost";
 /// A drill whose faults were lifted by what it had set up itself, because it was not heard for too long, stops by this name.
 pub const LEASE: &str = "lease_lost";
+
+/// What is well answers a look within milliseconds. From this on customers may have waited for the surroundings.
+const SLOW: Duration = Duration::from_millis(700);
+
+/// Whether the surroundings of the gateway stood still for a while, however well they were afterwards.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings(Arc<Mutex<Option<(&'static str, String)>>>);
+
+impl Surroundings {
+    /// A look took so long; the first one that took too long is kept, with the finding's code that it explains.
+    pub fn took(&self, code: &'static str, whom: &str, span: Duration, at_ms: f64) {
+        if span < SLOW {
+            return;
+        }
+        let text = format!(
+            "{whom} took {:.0} ms to say that it is there, at {:.2} s: what customers met may be its doing",
+            span.as_secs_f64() * 1e3,
+            at_ms / 1e3
+        );
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((code, text));
+    }
+
+    /// What was kept.
+    #[must_use]
+    pub fn slow(&self) -> Option<(&'static str, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// The faults in force, shared with the task that looks.
 #[derive(Clone, Debug)]
@@ -68,7 +98,14 @@ impl Faults {
                 Some(why) => (LEASE, why),
                 None => {
                     let path = crate::units::printable(&path, 80);
-                    (LIFTED, format!("the fault did not stay: {path} was {what} by somebody else"))
+                    (
+                        LIFTED,
+                        if what == "lifted" {
+                            format!("the fault did not stay: {path} was lifted by somebody else")
+                        } else {
+                            format!("a path did not stay as the drill had left it: {path} was {what} by somebody else")
+                        },
+                    )
                 }
             }),
         }
@@ -92,16 +129,62 @@ impl Faults {
     }
 
     /// Looks until it is aborted.
-    pub fn watch(&self, stops: Stops, anchor: Anchor) -> JoinHandle<()> {
+    pub fn watch(&self, stops: Stops, anchor: Anchor, around: Surroundings) -> JoinHandle<()> {
         let faults = self.clone();
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
-                if let Some((by, why)) = faults.look().await {
+                let began = Instant::now();
+                let met = faults.look().await;
+                around.took(SILENT, "the fault server", began.elapsed(), anchor.elapsed_ms());
+                if let Some((by, why)) = met {
                     stops.ask(by, &format!("{why}, seen at {:.2} s", anchor.elapsed_ms() / 1e3));
                     return;
                 }
             }
         })
+    }
+}
+
+/// Between two looks whether the lab answers.
+const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
+const LAB_SILENT: Duration = Duration::from_secs(2);
+/// A drill whose lab does not answer stops by this name.
+pub const LAB_LOST: &str = "lab_lost";
+
+/// Looks whether the lab answers, all the time until it is dropped.
+pub(super) struct LabWatch {
+    lab: Lab,
+    task: JoinHandle<()>,
+}
+
+impl LabWatch {
+    pub(super) fn start(lab: &Lab, stops: &Stops, anchor: Anchor, around: Surroundings) -> LabWatch {
+        let (own, stops) = (lab.clone(), stops.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LAB_LOOK_EVERY).await;
+                let began = Instant::now();
+                let met = own.alive(LAB_SILENT).await;
+                around.took(LAB_LOST, "the lab", began.elapsed(), anchor.elapsed_ms());
+                if let Err(why) = met {
+                    stops.ask(LAB_LOST, &format!("the lab did not answer: {why}"));
+                    return;
+                }
+            }
+        });
+        LabWatch { lab: lab.clone(), task }
+    }
+
+    /// Why the lab is not there, if it is not.
+    pub(super) async fn look(&self) -> Option<String> {
+        self.lab.alive(LAB_SILENT).await.err().map(|why| format!("the lab did not answer: {why}"))
+    }
+}
+
+impl Drop for LabWatch {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -7,7 +7,7 @@ use crate::fault::api::{Proxy, Toxic};
 use crate::fault::client::Client;
 use crate::fault::error::{FaultError, FaultKind};
 
-/// The faults as they were set.
+/// All paths of the drill as they were left: broken where a fault was set, whole elsewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing(BTreeMap<String, Proxy>);
 
@@ -23,17 +23,29 @@ pub enum Look {
 }
 
 impl Standing {
-    /// The proxies that were touched, as they are now.
+    /// These proxies as they are now: nothing of ours is broken.
     ///
     /// # Errors
     /// Of the call.
-    pub async fn of(client: &Client, done: &Injected) -> Result<Standing, FaultError> {
+    pub async fn whole(client: &Client, paths: &[String]) -> Result<Standing, FaultError> {
+        let mut now = client.proxies().await?;
+        now.retain(|name, _| paths.contains(name));
+        Ok(Standing(now))
+    }
+
+    /// The proxies that were touched as they are now, all others as they were.
+    ///
+    /// # Errors
+    /// Of the call.
+    pub async fn with(&self, client: &Client, done: &Injected) -> Result<Standing, FaultError> {
         let mut now = client.proxies().await?;
         let touched = |name: &str| {
             done.toxics.iter().any(|(proxy, _)| proxy == name) || done.disabled.iter().any(|proxy| proxy == name)
         };
         now.retain(|name, _| touched(name));
-        Ok(Standing(now))
+        let mut all = self.0.clone();
+        all.extend(now);
+        Ok(Standing(all))
     }
 
     /// Looks.

@@ -340,6 +340,9 @@ impl<'a, C: Core> Run<'a, C> {
         for target in &flip.up {
             self.figures.recovery.up(self.now, *target);
         }
+        let mut used = (0..self.serving.len()).filter(|t| self.used[*t]).peekable();
+        let dark = used.peek().is_some() && used.all(|t| self.world.is_down(t));
+        self.figures.recovery.dark(dark);
         if !flip.down.is_empty() {
             self.figures.lost_stand_ins(&self.world);
         }
