@@ -146,6 +146,11 @@ pub const CODES: &[(&str, Weight, &str)] = &[
         Weight::Invalid,
         "the drill was not heard for too long and its faults were lifted, so nothing can be said about how they were survived",
     ),
+    (
+        "guard_lost",
+        Weight::Invalid,
+        "the guard process ended in the middle of the drill, which ended it and restored: unguarded faults are not kept up",
+    ),
     ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
 ];
 

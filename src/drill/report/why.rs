@@ -88,6 +88,7 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "stand_in_down" => "make the stand-in well first; its own log says what it answered".into(),
         "generator_late" => "run it again on a machine that has less to do".into(),
         "sample_too_small" => "let the outage last longer, or the load be higher, in a copy of the drill file".into(),
+        "guard_lost" => "run it again, and leave its process `llmfo drill guard` alone".into(),
         "lab_lost" | "fault_lifted" | "fault_server_lost" | "evidence_lost" => {
             "run it again, with nobody else at the lab".into()
         }

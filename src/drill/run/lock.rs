@@ -3,9 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::place::begun;
 use crate::error::{Expected, Result};
 use crate::units::printable;
 
@@ -14,6 +16,42 @@ use crate::units::printable;
 pub struct Lock {
     _file: File,
     path: PathBuf,
+}
+
+/// What to do about another drill.
+const WAIT: &str = "wait until it ends, or stop it with Ctrl-C; it restores what it broke";
+/// Looks for a name in a lock that somebody has just taken, and the pause between two.
+const HOLDER_LOOKS: u32 = 50;
+const HOLDER_PAUSE: Duration = Duration::from_millis(10);
+
+/// Another drill is at work on this server: which, since when, what to do. `run`: its name, which says when it began.
+pub(super) fn busy(server: &str, who: &str, run: &str) -> Expected {
+    Expected::could_not(format!("another drill works with {} ({who}{})", printable(server, 100), since(run)), WAIT)
+}
+
+/// `, since 2026-11-30T20:05:43Z`
+fn since(run: &str) -> String {
+    let at = begun(run).and_then(|(ms, _)| jiff::Timestamp::from_second(i64::try_from(ms / 1000).ok()?).ok());
+    at.map(|at| format!(", since {at}")).unwrap_or_default()
+}
+
+/// Who holds a lock. Whoever has taken it this instant has not written a name yet, and one that was killed has left its own.
+fn holder(path: &Path) -> String {
+    for _ in 1..HOLDER_LOOKS {
+        let who = written(path, 300);
+        let pid = who.strip_prefix("process ").and_then(|w| w.split(',').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
+            return who;
+        }
+        std::thread::sleep(HOLDER_PAUSE);
+    }
+    written(path, 300)
+}
+
+fn written(path: &Path, most: u64) -> String {
+    let mut who = String::new();
+    let _ = File::open(path).and_then(|f| f.take(most).read_to_string(&mut who));
+    printable(who.trim(), 300)
 }
 
 impl Lock {
@@ -36,16 +74,12 @@ impl Lock {
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut who = String::new();
-            let _ = (&mut file).take(200).read_to_string(&mut who);
-            return Err(Expected::could_not(
-                format!("another drill works with {} ({})", printable(server, 100), printable(who.trim(), 100)),
-                "wait until it ends, or stop it with Ctrl-C; it restores what it broke",
-            ));
+            let who = holder(&path);
+            return Err(Expected::could_not(format!("another drill works with {} ({who})", printable(server, 100)), WAIT));
         }
         // Who holds it is for people; the lock itself is the kernel's.
         let _ = file.set_len(0).and_then(|()| file.rewind());
-        let _ = writeln!(file, "process {}, run {run}, {server}", std::process::id());
+        let _ = writeln!(file, "process {}, run {run}{}, {server}", std::process::id(), since(run));
         Ok(Lock { _file: file, path })
     }
 
@@ -55,11 +89,9 @@ impl Lock {
         let listing = std::fs::read_dir(state.join("locks")).into_iter().flatten().flatten();
         let mut held = Vec::new();
         for path in listing.map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "lock")) {
-            let Ok(mut file) = File::open(&path) else { continue };
+            let Ok(file) = File::open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
-                let mut who = String::new();
-                let _ = (&mut file).take(400).read_to_string(&mut who);
-                let who = printable(who.trim(), 300);
+                let who = written(&path, 400);
                 held.push(format!("a drill is running ({who}); it restores what it breaks when it ends"));
             }
         }

@@ -8,10 +8,12 @@ pub mod embedded;
 pub mod faults;
 pub mod folder;
 mod gather;
+mod guard;
 pub mod journal;
 pub mod lab;
 pub mod leftovers;
 pub mod lock;
+pub mod place;
 mod rounds;
 pub mod safety;
 pub mod signals;
@@ -218,7 +220,7 @@ pub async fn execute(
 
 /// What makes a run say nothing, from why it stopped and from what healed by itself.
 fn spoilt_by(stop: Option<signals::Stop>, healed: Option<String>) -> Option<Spoilt> {
-    let spoils = |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE].contains(&s.by.as_str());
+    let spoils = |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE, watch::GUARD].contains(&s.by.as_str());
     match (stop.filter(spoils), healed) {
         (Some(stop), None) => Some(Spoilt { code: stop.by, text: stop.text }),
         (Some(stop), Some(_)) if stop.by == watch::LEASE => Some(Spoilt { code: stop.by, text: stop.text }),
@@ -254,14 +256,21 @@ async fn take_down(stage: &mut Stage) -> (Cleanup, Vec<String>, Option<PathBuf>)
         customers.stop(true).await;
     }
     let (mut cleanup, mut notes, mut log) = (Cleanup::Clean, Vec::new(), None);
+    let mut place = stage.place.take();
     if let Some(safety) = stage.safety.take() {
         log = Some(safety.log_path().to_path_buf());
-        let outcome = safety.end().await;
+        let (outcome, taken) = safety.end().await;
         cleanup = outcome.cleanup;
         notes = outcome.notes;
+        place = Some(taken);
     }
     if let Some(embedded) = stage.embedded.take() {
         notes.extend(embedded.stop().await);
+    }
+    // Not before the lab's paths are gone: the next run makes its own by the same names. Where something may still be broken
+    // the mark stays, and is known by its dead process.
+    if let Some(place) = place.filter(|_| cleanup != Cleanup::Dirty) {
+        place.leave().await;
     }
     (cleanup, notes, log)
 }
@@ -278,6 +287,7 @@ mod tests {
         let said = |code: &str, text: &str| Some((code.to_owned(), text.to_owned()));
         assert_eq!(of("fault_lifted", None), said("fault_lifted", "because of fault_lifted"));
         assert_eq!(of("fault_server_lost", None), said("fault_server_lost", "because of fault_server_lost"));
+        assert_eq!(of("guard_lost", None), said("guard_lost", "because of guard_lost"));
         assert_eq!(of("lease_lost", None), said("lease_lost", "because of lease_lost"));
         assert_eq!(of("lease_lost", Some("healed")), said("lease_lost", "because of lease_lost"));
         for by in ["fault_server_lost", "lab_lost", "max_duration", "interrupted"] {

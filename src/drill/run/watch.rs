@@ -24,6 +24,8 @@ pub const LIFTED: &str = "fault_lifted";
 pub const SILENT: &str = "fault_server_lost";
 /// A drill whose faults were lifted by what it had set up itself, because it was not heard for too long, stops by this name.
 pub const LEASE: &str = "lease_lost";
+/// A drill whose guard process has ended before its time stops by this name.
+pub const GUARD: &str = "guard_lost";
 
 /// What is well answers a look within milliseconds. From this on customers may have waited for the surroundings.
 const SLOW: Duration = Duration::from_millis(700);
@@ -51,6 +53,13 @@ impl Surroundings {
     pub fn slow(&self) -> Option<(&'static str, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// In one sentence, if the guard of the run with this log has restored.
+pub(super) fn guard_restored(log: &Path) -> Option<String> {
+    let entries = wal::read(log).unwrap_or_default();
+    let guard = entries.iter().any(|e| matches!(e, Entry::Restored { by, .. } if by == "guard"));
+    guard.then(|| "the guard restored: this process gave no sign for too long, or the guard was told to end".to_owned())
 }
 
 /// The faults in force, shared with the task that looks.
@@ -123,9 +132,7 @@ impl Faults {
             return (!paths.is_empty())
                 .then(|| format!("the lease ran out and the fault server healed by itself: {}", paths.join(", ")));
         }
-        let entries = wal::read(&self.log).unwrap_or_default();
-        let guard = entries.iter().any(|e| matches!(e, Entry::Restored { by, .. } if by == "guard"));
-        guard.then(|| "this process gave no sign for too long, and the guard restored".to_owned())
+        guard_restored(&self.log)
     }
 
     /// Looks until it is aborted.
