@@ -18,7 +18,7 @@ use crate::drill::report::{
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, folder, leftovers};
-use crate::drill::verdict::{Cleanup, Verdict, Weight};
+use crate::drill::verdict::{Cleanup, Verdict};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::load::Key;
@@ -369,12 +369,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.push("timeline".into());
     out.extend(facts.timeline.iter().map(|m| format!("  {:>6.2} s  {}", m.at_ms / 1e3, m.text)));
     for f in &j.findings {
-        let weight = match f.weight {
-            Weight::Harm => "harm",
-            Weight::Invalid => "invalid",
-            Weight::Failure => "failure",
-            Weight::Note => "note",
-        };
+        let weight = f.weight.word(j.verdict);
         out.push(String::new());
         let cases = if f.n == 1 { "case" } else { "cases" };
         out.push(format!("{} [{weight}, {} {cases}]: {}", f.code, f.n, f.text));

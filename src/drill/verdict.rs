@@ -72,6 +72,20 @@ pub enum Weight {
     Note,
 }
 
+impl Weight {
+    /// As it is printed beside this verdict: what was seen in a run that says nothing is held against nobody.
+    #[must_use]
+    pub fn word(self, verdict: Verdict) -> &'static str {
+        match (self, verdict) {
+            (Weight::Harm, _) => "harm",
+            (Weight::Invalid, _) => "makes the run invalid",
+            (Weight::Failure, Verdict::Invalid | Verdict::Aborted) => "seen, not judged",
+            (Weight::Failure, _) => "failure",
+            (Weight::Note, _) => "note",
+        }
+    }
+}
+
 /// Every finding code, what it weighs and what it means. Codes are fixed; they are only added.
 pub const CODES: &[(&str, Weight, &str)] = &[
     (
@@ -219,6 +233,12 @@ impl Findings {
         self.0.iter().any(|f| f.code == name)
     }
 
+    /// True if anything of this weight was found.
+    #[must_use]
+    pub fn any(&self, weight: Weight) -> bool {
+        self.0.iter().any(|f| f.weight == weight)
+    }
+
     /// All of them, gravest first.
     #[must_use]
     pub fn sorted(mut self) -> Vec<Finding> {
@@ -229,7 +249,7 @@ impl Findings {
     /// The verdict that these findings lead to.
     #[must_use]
     pub fn verdict(&self, aborted: bool) -> Verdict {
-        let any = |w: Weight| self.0.iter().any(|f| f.weight == w);
+        let any = |w: Weight| self.any(w);
         if any(Weight::Harm) {
             Verdict::Fail
         } else if aborted {

@@ -210,6 +210,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
     };
+    let judgement = valid_alone(judgement);
     match (&ev.lab_lost, &ev.spoilt) {
         (Some(why), _) => without_lab(ev, why, judgement),
         (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
@@ -222,6 +223,13 @@ pub fn judge(ev: &Evidence) -> Judgement {
             _ => judgement,
         },
     }
+}
+
+/// A run that says nothing about the gateway has no row that reads as if it did, whatever else was found.
+fn valid_alone(judgement: Judgement) -> Judgement {
+    let Some(first) = judgement.findings.iter().find(|f| f.weight == Weight::Invalid) else { return judgement };
+    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", first.code));
+    Judgement { promises, ..judgement }
 }
 
 /// Somebody ended the run: half of it is no ground for anything but proven harm.
@@ -271,6 +279,10 @@ fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgem
     let verdict = findings.verdict(false);
     Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
 }
+
+/// Why a recovery that the restore brought is not the gateway's.
+pub(crate) const AFTER_RESTORE: &str =
+    "useful answers came back only after the restore: the outage itself was not recovered from";
 
 /// True if recovery can be spoken of at all.
 pub(crate) fn hit(rto: &Rto) -> bool {

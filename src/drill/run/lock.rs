@@ -75,7 +75,10 @@ impl Lock {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let who = holder(&path);
-            return Err(Expected::could_not(format!("another drill works with {} ({who})", printable(server, 100)), WAIT));
+            return Err(Expected::could_not(
+                format!("another drill works with {} ({who})", printable(server, 100)),
+                WAIT,
+            ));
         }
         // Who holds it is for people; the lock itself is the kernel's.
         let _ = file.set_len(0).and_then(|()| file.rewind());

@@ -220,7 +220,8 @@ pub async fn execute(
 
 /// What makes a run say nothing, from why it stopped and from what healed by itself.
 fn spoilt_by(stop: Option<signals::Stop>, healed: Option<String>) -> Option<Spoilt> {
-    let spoils = |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE, watch::GUARD].contains(&s.by.as_str());
+    let spoils =
+        |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE, watch::GUARD].contains(&s.by.as_str());
     match (stop.filter(spoils), healed) {
         (Some(stop), None) => Some(Spoilt { code: stop.by, text: stop.text }),
         (Some(stop), Some(_)) if stop.by == watch::LEASE => Some(Spoilt { code: stop.by, text: stop.text }),

@@ -15,9 +15,7 @@ use super::watch::{Faults, LEASE, Surroundings};
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
-use crate::fault::restore::{
-    Cleanup as Restoration, Hold, Injected, Standing, Step, inject, restore, snapshot,
-};
+use crate::fault::restore::{Cleanup as Restoration, Hold, Injected, Standing, Step, inject, restore, snapshot};
 use crate::fault::wal::{Begin, Entry, FORMAT, Stamp, Wal, WalFile};
 
 /// Life of the lease without a refresh.
