@@ -11,4 +11,5 @@ pub mod plan;
 pub mod propose;
 pub mod report;
 pub mod run;
+pub mod spoilt;
 pub mod verdict;

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Evidence, GatewayTimings, Spoilt};
+use super::evidence::{Evidence, GatewayTimings};
+use super::spoilt::{Reason, Spoilt};
 use super::verdict::{Finding, Findings, Kept, Promise, Verdict, Weight};
 use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
 
@@ -211,17 +212,15 @@ pub fn judge(ev: &Evidence) -> Judgement {
         findings: case.findings.sorted(),
     };
     let judgement = valid_alone(judgement);
-    match (&ev.lab_lost, &ev.spoilt) {
-        (Some(why), _) => without_lab(ev, why, judgement),
-        (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, None) if ev.ended_by_hand() => half(judgement),
-        (None, None) => match &ev.slow {
-            // A gateway that did well all the same did well.
-            Some(slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-                unjudged(slow, Vec::new(), judgement)
-            }
-            _ => judgement,
-        },
+    match (ev.spoils.for_good(), ev.spoils.stood_still()) {
+        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, _) if ev.ended_by_hand() => half(judgement),
+        // A gateway that did well all the same did well.
+        (None, Some(slow)) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            unjudged(slow, Vec::new(), judgement)
+        }
+        (None, _) => judgement,
     }
 }
 
@@ -265,7 +264,7 @@ fn without_lab(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
             format!("harm is judged up to {:.2} s, when it was last asked; what came later needs its records", at / 1e3)
         },
     );
-    let spoilt = Spoilt { code: "lab_lost".into(), text: format!("{why}; {until}") };
+    let spoilt = Spoilt::by(Reason::LabLost, format!("{why}; {until}"));
     unjudged(&spoilt, conduct::harm_proven(ev), judgement)
 }
 
@@ -274,8 +273,8 @@ fn without_lab(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
 fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgement {
     let mut findings = Findings::default();
     findings.add_all(harm);
-    findings.add(&spoilt.code, spoilt.text.clone());
-    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", spoilt.code));
+    findings.add(spoilt.reason.code(), spoilt.text.clone());
+    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", spoilt.reason.code()));
     let verdict = findings.verdict(false);
     Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
 }

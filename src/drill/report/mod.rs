@@ -176,7 +176,7 @@ fn skipped(ev: &Evidence, j: &Judgement) -> (usize, Vec<(String, String)>) {
     let rows = || j.promises.iter().flat_map(|p| &p.rows);
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
-        _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
+        _ if ev.spoils.lab().is_some() => "the lab was lost".to_owned(),
         _ if !r.why.is_empty() => r.why.clone(),
         "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
         "dials_into_broken_region" if ev.foreign => "a foreign gateway does not say".to_owned(),

@@ -73,7 +73,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "windows": ev.windows,
         "dependencies": ev.dependencies,
         "aborted": ev.aborted,
-        "lab_lost": ev.lab_lost,
+        "lab_lost": ev.spoils.lab().map(|s| s.text.as_str()),
         "policy_of": ev.policy_of,
         "timeline": run.timeline,
         "proposals": run.proposals,

@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout};
 
 use super::safety::BEAT_EVERY;
 use super::signals::Stops;
-use super::watch::{GUARD, LEASE, guard_restored};
+use super::watch::guard_restored;
+use crate::drill::spoilt::Reason;
 use crate::error::{Expected, Result};
 use crate::fault::guard::{BEAT, DONE};
 
@@ -101,9 +102,9 @@ async fn beat(
 
 fn gone(pid: u32, log: &Path, stops: &Stops) {
     match guard_restored(log) {
-        Some(why) => stops.ask(LEASE, &why),
+        Some(why) => stops.ask(Reason::LeaseLost.code(), &why),
         None => stops.ask(
-            GUARD,
+            Reason::GuardLost.code(),
             &format!(
                 "the guard (process {pid}) ended although nobody had dismissed it: nobody would have restored after the drill"
             ),

@@ -11,7 +11,8 @@ use super::guard::Guard;
 use super::journal::Anchor;
 use super::place::Place;
 use super::signals::Stops;
-use super::watch::{Faults, LEASE, Surroundings};
+use super::watch::{Faults, Surroundings};
+use crate::drill::spoilt::{Reason, Spoilt};
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
@@ -213,8 +214,8 @@ impl Safety {
         self.watch.abort();
     }
 
-    /// A last look at the faults, before they are lifted: `(stop by, why)` if they are not as they were set.
-    pub async fn look(&self) -> Option<(&'static str, String)> {
+    /// A last look at the faults, before they are lifted: why the run says nothing, if they are not as they were set.
+    pub async fn look(&self) -> Option<Spoilt> {
         self.faults.look().await
     }
 
@@ -312,7 +313,7 @@ async fn keep_lease(client: Client, id: String, stops: Stops) {
             Err(e) => {
                 missed += 1;
                 if missed == MISSED_MAX {
-                    stops.ask(LEASE, &format!("the fault server did not renew the lease: {e}"));
+                    stops.ask(Reason::LeaseLost.code(), &format!("the fault server did not renew the lease: {e}"));
                 }
             }
         }

@@ -23,6 +23,7 @@ use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::judge::judge;
 use crate::drill::library::Found;
 use crate::drill::plan::{Plan, compile};
+use crate::drill::spoilt::Reason;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
 use crate::lab::topology::Topology;
@@ -475,7 +476,7 @@ impl<'a> Run<'a> {
                 () = self.stops.wait() => return,
             }
             if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lab_lost) {
-                self.stops.ask("lab_lost", &lost);
+                self.stops.ask(Reason::LabLost.code(), &lost);
             }
             if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lost) {
                 self.stops.ask("child_lost", &lost);
