@@ -45,7 +45,7 @@ pub enum DrillCommand {
     /// Break a real path, drive conversations, judge what the customer saw, restore.
     Run(RunArgs),
     /// Find and heal what earlier runs left broken.
-    Clean,
+    Clean(CleanArgs),
     /// Print the wiring for a policy: proxies for a Toxiproxy, and connect_to lines.
     Paths(super::drill_paths::Args),
     /// The dead man's switch beside a real Toxiproxy; started by `run`.
@@ -77,6 +77,17 @@ pub struct ShowArgs {
     /// Name of a built-in drill, or the path of a file.
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// How to write it: the file as it is, or one JSON value with the file and what it says.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of `drill clean`.
+#[derive(clap::Args, Debug)]
+pub struct CleanArgs {
+    /// How to write it.
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
 }
 
 /// What applications see of the broken providers.
@@ -169,13 +180,9 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     match args.command {
         DrillCommand::Paths(args) => super::drill_paths::run(global, &args),
         DrillCommand::List(args) => list(global, &args),
-        DrillCommand::Show(args) => {
-            let found = library::find(&args.name)?;
-            global.term.out(&found.text);
-            Ok(Exit::Good)
-        }
+        DrillCommand::Show(args) => show(global, &args),
         DrillCommand::Run(args) => drill(global, &args),
-        DrillCommand::Clean => clean(global),
+        DrillCommand::Clean(args) => clean(global, &args),
         DrillCommand::Guard(args) => {
             let limits =
                 crate::fault::guard::Limits { beat: Some(GUARD_BEAT), total: Duration::from_secs(args.longest_s) };
@@ -207,6 +214,28 @@ fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
         Format::Human => {
             let cells: Vec<Vec<String>> = rows.into_iter().map(|(n, d)| vec![n, d]).collect();
             table(&["drill", "shows"], &cells, &[], global.term.width)
+        }
+    };
+    global.term.out(&text);
+    Ok(Exit::Good)
+}
+
+/// A file that is no good drill is shown as it is; as JSON there is nothing to say of it.
+fn show(global: &Global, args: &ShowArgs) -> Result<Exit> {
+    let found = library::find(&args.name)?;
+    let text = match args.format {
+        Format::Human => found.text,
+        Format::Json => {
+            let file = read(global, &found)?;
+            json!({
+                "format": 1,
+                "name": file.name,
+                "description": file.description,
+                "source": found.source,
+                "drill": file,
+                "text": found.text,
+            })
+            .to_string()
         }
     };
     global.term.out(&text);
@@ -432,11 +461,23 @@ fn ended_by_hand(done: &Done, report: &Path, width: Option<u16>) -> String {
     lines.join("\n")
 }
 
-fn clean(global: &Global) -> Result<Exit> {
+fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
     let state = state_folder()?;
     let healing = runtime()?.block_on(leftovers::heal(&state, None))?;
     let dirty = healing.cleanup == Cleanup::Dirty;
     let exit = global.term.decided(if dirty { Exit::Dirty } else { Exit::Good });
+    if args.format == Format::Json {
+        let value = json!({
+            "format": 1,
+            "cleanup": healing.cleanup.word(),
+            "said": healing.said,
+            "running": healing.running,
+            "unreadable": healing.unreadable,
+            "dirty_servers": healing.dirty_servers,
+        });
+        global.term.out(&value.to_string());
+        return Ok(exit);
+    }
     if healing.said.is_empty() {
         global.term.out("nothing was left behind by earlier drills");
     }

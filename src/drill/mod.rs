@@ -4,6 +4,7 @@
 //! system recorded. The gateway is a black box.
 
 pub mod checks;
+pub mod codes;
 pub mod evidence;
 pub mod judge;
 pub mod library;

@@ -118,8 +118,8 @@ mod tests {
     fn each_reason_is_a_finding_that_makes_a_run_invalid() {
         for reason in Reason::ALL {
             assert_eq!(Reason::named(reason.code()), Some(reason));
-            let (weight, _) = crate::drill::verdict::code(reason.code()).unwrap();
-            assert_eq!(weight, crate::drill::verdict::Weight::Invalid);
+            let code = crate::drill::codes::find(reason.code()).unwrap();
+            assert_eq!(code.weight, crate::drill::verdict::Weight::Invalid);
         }
         assert_eq!(Reason::named("max_duration"), None);
     }

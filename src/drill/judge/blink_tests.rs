@@ -122,12 +122,11 @@ fn a_run_that_says_nothing_judges_no_row() {
         let j = judge(&ev);
         let code = j.findings[0].code.clone();
         assert_eq!(j.verdict, Verdict::Invalid, "{:?}", codes(&j));
-        for r in j.promises.iter().flat_map(|p| &p.rows) {
-            assert_eq!(
-                (r.verdict, r.why.as_str()),
-                (Kept::NotJudged, format!("the run says nothing ({code})").as_str())
-            );
-        }
+        let rows: Vec<&Row> = j.promises.iter().flat_map(|p| &p.rows).collect();
+        assert!(rows.iter().all(|r| r.verdict == Kept::NotJudged), "{rows:?}");
+        let said = format!("the run says nothing ({code})");
+        assert!(rows.iter().filter(|r| r.why == said).count() > 8, "{rows:?}");
+        assert!(j.promises.iter().all(|p| p.verdict == Kept::NotJudged));
         let weights: Vec<&str> = j.findings.iter().map(|f| f.weight.word(j.verdict)).collect();
         assert!(!weights.contains(&"failure"), "{weights:?}");
     }

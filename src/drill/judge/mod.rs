@@ -227,7 +227,16 @@ pub fn judge(ev: &Evidence) -> Judgement {
 /// A run that says nothing about the gateway has no row that reads as if it did, whatever else was found.
 fn valid_alone(judgement: Judgement) -> Judgement {
     let Some(first) = judgement.findings.iter().find(|f| f.weight == Weight::Invalid) else { return judgement };
-    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", first.code));
+    let why = format!("the run says nothing ({})", first.code);
+    let mut promises = judgement.promises;
+    for promise in &mut promises {
+        promise.verdict = Kept::NotJudged;
+        // One that could not be judged anyway keeps its own reason.
+        for row in promise.rows.iter_mut().filter(|r| r.verdict != Kept::NotJudged) {
+            row.verdict = Kept::NotJudged;
+            row.why.clone_from(&why);
+        }
+    }
     Judgement { promises, ..judgement }
 }
 

@@ -208,8 +208,9 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
         turns_not_by_primary: not_by_primary,
         rto: found,
         after_restore: match found {
-            Rto::Recovered { to_ms, .. } => Some(to_ms >= window.restoring_ms),
-            Rto::NotHit | Rto::NotRecovered { .. } => None,
+            // Where answers are only cut inside, the primary is not away, and nothing is recovered from.
+            Rto::Recovered { to_ms, .. } if window.dead() => Some(to_ms >= window.restoring_ms),
+            _ => None,
         },
         parts,
         failback_ms: failback.map(|at| at - window.restored_ms),

@@ -54,14 +54,29 @@ fn written(path: &Path, most: u64) -> String {
     printable(who.trim(), 300)
 }
 
+fn lock_path(state: &Path, server: &str) -> PathBuf {
+    let name: String = server.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    state.join("locks").join(format!("{name}.lock"))
+}
+
 impl Lock {
     /// Takes the lock for the fault server at this address, for this run.
     ///
     /// # Errors
     /// Another drill holds it, or the folder cannot be written.
     pub fn take(state: &Path, server: &str, run: &str) -> Result<Lock> {
-        let name: String = server.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let path = state.join("locks").join(format!("{name}.lock"));
+        Lock::try_take(state, server, run)?.ok_or_else(|| {
+            let who = holder(&lock_path(state, server));
+            Expected::could_not(format!("another drill works with {} ({who})", printable(server, 100)), WAIT)
+        })
+    }
+
+    /// The same; `None`: another drill holds it.
+    ///
+    /// # Errors
+    /// The folder or the lock cannot be written, so that nobody knows whether one does.
+    pub fn try_take(state: &Path, server: &str, run: &str) -> Result<Option<Lock>> {
+        let path = lock_path(state, server);
         let failed = |e: std::io::Error| {
             Expected::could_not(
                 format!("the lock {} cannot be taken: {e}", path.display()),
@@ -73,17 +88,15 @@ impl Lock {
         }
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let who = holder(&path);
-            return Err(Expected::could_not(
-                format!("another drill works with {} ({who})", printable(server, 100)),
-                WAIT,
-            ));
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(e) => return Err(failed(e.into())),
         }
         // Who holds it is for people; the lock itself is the kernel's.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "process {}, run {run}{}, {server}", std::process::id(), since(run));
-        Ok(Lock { _file: file, path })
+        Ok(Some(Lock { _file: file, path }))
     }
 
     /// Who is at work now, one sentence each: every lock in the state folder that is held.
