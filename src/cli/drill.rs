@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Global;
 use super::policy_file::{self, Kind};
-use crate::diag;
+use super::{Global, drill_files};
 use crate::drill::evidence::Evidence;
-use crate::drill::library::{self, Found};
+use crate::drill::library;
 use crate::drill::propose::nothing;
 use crate::drill::report::{
     Table, again_line, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines,
@@ -23,7 +22,7 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::load::Key;
 use crate::load::http::Base;
-use crate::spec::drill::{DrillFile, See};
+use crate::spec::drill::See;
 use crate::term::progress::Progress;
 use crate::term::table::{DEFAULT_WIDTH, table, wrap};
 
@@ -39,9 +38,9 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 pub enum DrillCommand {
     /// Name the drills that are built in.
-    List(ListArgs),
+    List(drill_files::ListArgs),
     /// Print a drill's file.
-    Show(ShowArgs),
+    Show(drill_files::ShowArgs),
     /// Break a real path, drive conversations, judge what the customer saw, restore.
     Run(RunArgs),
     /// Find and heal what earlier runs left broken.
@@ -61,25 +60,6 @@ pub enum Format {
     Human,
     /// One JSON value and nothing else.
     Json,
-}
-
-/// Arguments of `drill list`.
-#[derive(clap::Args, Debug)]
-pub struct ListArgs {
-    /// How to write it.
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// Arguments of `drill show`.
-#[derive(clap::Args, Debug)]
-pub struct ShowArgs {
-    /// Name of a built-in drill, or the path of a file.
-    #[arg(value_name = "NAME")]
-    pub name: String,
-    /// How to write it: the file as it is, or one JSON value with the file and what it says.
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
 }
 
 /// Arguments of `drill clean`.
@@ -179,8 +159,8 @@ const GUARD_BEAT: Duration = Duration::from_secs(5);
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     match args.command {
         DrillCommand::Paths(args) => super::drill_paths::run(global, &args),
-        DrillCommand::List(args) => list(global, &args),
-        DrillCommand::Show(args) => show(global, &args),
+        DrillCommand::List(args) => drill_files::list(global, &args),
+        DrillCommand::Show(args) => drill_files::show(global, &args),
         DrillCommand::Run(args) => drill(global, &args),
         DrillCommand::Clean(args) => clean(global, &args),
         DrillCommand::Guard(args) => {
@@ -196,65 +176,6 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .map_err(|e| Expected::could_not(format!("cannot start the runtime: {e}"), ""))
-}
-
-fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
-    let mut rows = Vec::new();
-    for asset in library::built_in() {
-        let found = library::find(asset.name())?;
-        if let Ok(file) = library::parse(&found) {
-            rows.push((file.name, file.description));
-        }
-    }
-    let text = match args.format {
-        Format::Json => {
-            let list: Vec<_> = rows.iter().map(|(n, d)| json!({"name": n, "description": d})).collect();
-            json!(list).to_string()
-        }
-        Format::Human => {
-            let cells: Vec<Vec<String>> = rows.into_iter().map(|(n, d)| vec![n, d]).collect();
-            table(&["drill", "shows"], &cells, &[], global.term.width)
-        }
-    };
-    global.term.out(&text);
-    Ok(Exit::Good)
-}
-
-/// A file that is no good drill is shown as it is; as JSON there is nothing to say of it.
-fn show(global: &Global, args: &ShowArgs) -> Result<Exit> {
-    let found = library::find(&args.name)?;
-    let text = match args.format {
-        Format::Human => found.text,
-        Format::Json => {
-            let file = read(global, &found)?;
-            json!({
-                "format": 1,
-                "name": file.name,
-                "description": file.description,
-                "source": found.source,
-                "drill": file,
-                "text": found.text,
-            })
-            .to_string()
-        }
-    };
-    global.term.out(&text);
-    Ok(Exit::Good)
-}
-
-/// Reads a drill; problems are shown as `validate` shows them.
-fn read(global: &Global, found: &Found) -> Result<DrillFile> {
-    library::parse(found).map_err(|problems| {
-        let (doc, _) = crate::spec::document::read("", found.text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
-        if let Err(other) = policy_file::of_kind(Kind::Drill, &doc, &crate::units::printable(&found.source, 300)) {
-            return other;
-        }
-        let (source, diagnostics) = *problems;
-        let mut report = diag::Report::new();
-        report.add(source, diagnostics);
-        global.term.err(&diag::render_human(&report, global.term.err_color, global.term.width));
-        Expected::usage(format!("{} cannot be used", found.source), "mend what is named above")
-    })
 }
 
 /// Progress on stderr.
@@ -273,7 +194,7 @@ impl Reporter for Live {
 fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     usable_urls(args)?;
     let found = library::find(&args.name)?;
-    let file = read(global, &found)?;
+    let file = drill_files::read(global, &found)?;
     match &args.policy {
         // The gateways of the run would refuse it: it is said before any of them is started, of the file that was given.
         Some(path) if args.lab.is_none() => {

@@ -5,6 +5,8 @@
 
 pub mod checks;
 pub mod codes;
+#[cfg(test)]
+mod codes_tests;
 pub mod evidence;
 pub mod judge;
 pub mod library;

@@ -37,6 +37,9 @@ pub struct Healing {
 /// The folder cannot be listed.
 pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
     let mut out = left_behind(state, held).await?;
+    for what in Lock::unreadable(state) {
+        unreadable(&mut out, format!("a lock cannot be looked at, and a drill may be at work: {what}"));
+    }
     out.running = Lock::held(state);
     out.said.splice(0..0, out.running.clone());
     Ok(out)

@@ -115,6 +115,21 @@ impl Lock {
         held
     }
 
+    /// Locks that cannot be looked at, and the folder of the locks if it cannot be listed: a drill may be at work there.
+    #[must_use]
+    pub fn unreadable(state: &Path) -> Vec<String> {
+        let folder = state.join("locks");
+        let told = |path: &Path, e: &std::io::Error| format!("{}: {e}", path.display());
+        let gone = |e: &std::io::Error| e.kind() == std::io::ErrorKind::NotFound;
+        let listing = match std::fs::read_dir(&folder) {
+            Ok(listing) => listing,
+            Err(e) if gone(&e) => return Vec::new(),
+            Err(e) => return vec![told(&folder, &e)],
+        };
+        let locks = listing.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|x| x == "lock"));
+        locks.filter_map(|p| File::open(&p).err().filter(|e| !gone(e)).map(|e| told(&p, &e))).collect()
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -138,5 +153,15 @@ mod tests {
         drop(first);
         assert_eq!(Lock::held(dir.path()), Vec::<String>::new());
         assert!(Lock::take(dir.path(), "http://127.0.0.1:8474", "r4").is_ok());
+    }
+
+    #[test]
+    fn locks_that_cannot_be_looked_at_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Lock::unreadable(dir.path()), Vec::<String>::new());
+        // A file where the folder should be stands for one that may not be listed: root may list everything.
+        std::fs::write(dir.path().join("locks"), "").unwrap();
+        let said = Lock::unreadable(dir.path());
+        assert!(said.len() == 1 && said[0].contains("/locks: "), "{said:?}");
     }
 }
