@@ -152,7 +152,7 @@ impl Claim {
     /// Claims of labs that are gone, in this state folder, and where they lie.
     #[must_use]
     pub fn dead(state: &Path) -> Vec<(PathBuf, Claim)> {
-        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|e| e.path()).filter(is_claim);
+        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| is_claim(p));
         let read = |p: PathBuf| Some((p.clone(), serde_json::from_slice::<Claim>(&fs::read(&p).ok()?).ok()?));
         files.filter_map(read).filter(|(_, c)| !c.server.is_empty() && c.is_dead()).collect()
     }
@@ -172,7 +172,7 @@ impl Claim {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => Some(told(&p, e.to_string())),
         };
-        listing.flatten().map(|e| e.path()).filter(is_claim).filter_map(broken).collect()
+        listing.flatten().map(|e| e.path()).filter(|p| is_claim(p)).filter_map(broken).collect()
     }
 
     /// The lab that wrote it is gone.
@@ -194,7 +194,7 @@ impl Claim {
     }
 }
 
-fn is_claim(path: &PathBuf) -> bool {
+fn is_claim(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     name.starts_with("lab-") && name.ends_with(".json")
 }
