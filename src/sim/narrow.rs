@@ -78,6 +78,8 @@ mod tests {
         assert_eq!(of("slots: 4,"), [("slots", 4, 13)]);
         assert_eq!(of("slots: 12,"), [("slots", 12, 13)]);
         assert_eq!(of("slots: 13,"), []);
+        assert_eq!(of("slots: 56, requests_per_minute: 299,"), [("requests_per_minute", 299, 300)]);
+        assert_eq!(of("slots: 56, requests_per_minute: 300,"), []);
         let both = policy("slots: 4,");
         let said = note(&narrow(&both, 5.0), 5.0).unwrap();
         assert!(
