@@ -131,6 +131,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     }
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
+    crate::files::many_open();
     let logs = logs(global, args.format);
     if args.record_inputs.is_some() && args.record_inputs == args.journal {
         return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
