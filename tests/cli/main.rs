@@ -11,6 +11,8 @@ mod kinds;
 #[cfg(test)]
 mod ledger;
 #[cfg(test)]
+mod observe;
+#[cfg(test)]
 mod open_files;
 #[cfg(test)]
 mod pipes;

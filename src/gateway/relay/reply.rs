@@ -129,7 +129,9 @@ fn final_refusal(body: bytes::Bytes) -> Answer {
 
 /// The provider's own error: its status and message, in OpenAI shape, secrets taken out.
 fn as_it_is(error: Option<ErrorObject>, extra: &[(&str, serde_json::Value)]) -> Answer {
-    let error = error.unwrap_or_default();
+    // What it said could not be read: its failure all the same, and no mistake of the caller's.
+    let unread = || ErrorObject { status: StatusCode::BAD_GATEWAY.as_u16(), ..ErrorObject::default() };
+    let error = error.unwrap_or_else(unread);
     // An error object inside a 200 is no success either.
     let status = StatusCode::from_u16(error.status)
         .ok()
