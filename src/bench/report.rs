@@ -10,13 +10,16 @@ use super::run::{Measured, Options, Side};
 /// Version of the JSON. Members are only added.
 const FORMAT: u32 = 1;
 
+/// Ratios by name.
+pub type Ratios = Vec<(&'static str, Option<Figure>)>;
+
 /// Everything that is told.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Ratios to Envoy, in the order in which they are shown.
-    pub vs_envoy: Vec<(&'static str, Option<Figure>)>,
+    pub vs_envoy: Ratios,
     /// Ratios of the gateway to each peer.
-    pub vs_peer: Vec<(String, Vec<(&'static str, Option<Figure>)>)>,
+    pub vs_peer: Vec<(String, Ratios)>,
     /// What the figures are held to.
     pub bars: Vec<Bar>,
     /// The verdict.
@@ -100,7 +103,7 @@ impl Report {
     }
 }
 
-fn ratios(ours: &Side, theirs: &Side, direct: Option<&Side>) -> Vec<(&'static str, Option<Figure>)> {
+fn ratios(ours: &Side, theirs: &Side, direct: Option<&Side>) -> Ratios {
     let of = |cell: &Cell, what: fn(&Sample) -> Option<f64>| ratio(ours.rounds(cell), theirs.rounds(cell), what);
     let p50: fn(&Sample) -> Option<f64> = |s| s.p50_ms;
     let first: fn(&Sample) -> Option<f64> = |s| s.first_ms;
