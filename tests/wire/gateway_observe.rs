@@ -63,6 +63,22 @@ fn the_primarys_failure_reaches_the_client_and_the_stand_in_hears_nothing() {
 }
 
 #[test]
+fn a_rate_limit_comes_with_its_time_to_wait() {
+    let a = Mock::start(|_: &mock::Seen, wire: &mut mock::Wire| {
+        let body = r#"{"error":{"message":"slow down","type":"rate_limit_error"}}"#;
+        wire.answer_with("429 Too Many Requests", "application/json", "retry-after: 7\r\n", body);
+        mock::Then::KeepAlive
+    });
+    let b = Mock::start(good("bravo"));
+    let rig = observing(&a, &b, Change::default());
+    for _ in 0..2 {
+        let response = rig.plain();
+        assert_eq!((response.status, response.header("retry-after")), (429, Some("7")), "{}", response.text());
+    }
+    assert_eq!((a.asked(), b.asked()), (2, 0), "a cooldown keeps nobody away either");
+}
+
+#[test]
 fn a_slow_primary_is_waited_for() {
     // Its tier allows 500 ms to the first token, the route 4 s.
     let a = Mock::start(|seen: &mock::Seen, wire: &mut mock::Wire| {

@@ -137,7 +137,12 @@ fn as_it_is(error: Option<ErrorObject>, extra: &[(&str, serde_json::Value)]) -> 
         .ok()
         .filter(|s| s.is_client_error() || s.is_server_error())
         .unwrap_or(StatusCode::BAD_REQUEST);
-    json(status, error.to_body(extra))
+    let mut answer = json(status, error.to_body(extra));
+    let says_when = status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE;
+    if let Some(wait) = error.retry_after_hint.filter(|_| says_when) {
+        retry_after(answer.headers_mut(), wait);
+    }
+    answer
 }
 
 /// The gateway itself ended the request before its commit point.
