@@ -27,7 +27,9 @@ use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
 use crate::router::decision::{DecisionRecord, Outcome};
-use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, KindLabels, PairLabels, RouteLabels, TargetLabels};
+use crate::telemetry::metrics::{
+    AttemptLabels, FailoverLabels, KindLabels, ObservedLabels, PairLabels, RouteLabels, TargetLabels,
+};
 use crate::telemetry::{Journal, Metrics};
 
 /// Decision records kept for `/decisions/<id>`.
@@ -59,6 +61,8 @@ pub struct App {
     pub draining: AtomicBool,
     /// Who may ask, if not whoever reaches the listener.
     pub clients: Option<Arc<Clients>>,
+    /// Failover is only observed.
+    pub observe: bool,
     /// Memory for request bodies.
     pub memory: Arc<Semaphore>,
     /// Seed of the core.
@@ -85,6 +89,8 @@ pub struct Parts {
     pub bodies_bytes: usize,
     /// Who may ask.
     pub clients: Option<Vec<Client>>,
+    /// Failover is only observed.
+    pub observe: bool,
 }
 
 impl std::fmt::Debug for App {
@@ -106,7 +112,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, texts, bodies_bytes, clients } = parts;
+        let Parts { ledger, orders, texts, bodies_bytes, clients, observe } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -132,6 +138,7 @@ impl App {
                 started_unix_ms,
                 draining: AtomicBool::new(false),
                 clients: clients.map(|clients| Arc::new(Clients::new(clients))),
+                observe,
                 memory: intake::memory(bodies_bytes),
                 seed,
                 boot,
@@ -336,6 +343,15 @@ impl App {
                 }
             }
         }
+        for would in &record.observed {
+            let labels = ObservedLabels {
+                route: route.clone(),
+                from: would.from.clone(),
+                to: would.to.clone().unwrap_or_else(|| "none".to_owned()),
+                reason: would.reason.clone(),
+            };
+            m.observed_failovers.get_or_create(&labels).inc();
+        }
         if let Some(last) = record.attempts.last() {
             if record.outcome == Outcome::BrokenAfterCommit {
                 Metrics::kind(&m.interruptions, &last.target, &last.reason);
@@ -376,7 +392,8 @@ impl Watcher for App {
                 if state == "serving" {
                     tracing::info!(target = %target, state = %state, reason = %reason, "target is back in service");
                 } else {
-                    tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
+                    let what = if self.observe { "target would take no traffic" } else { "target takes no traffic" };
+                    tracing::warn!(target = %target, state = %state, reason = %reason, "{what}");
                 }
             }
             Event::AttemptFailed { target, class, reason, probe: false, request, conversation } => {

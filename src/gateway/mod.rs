@@ -22,8 +22,8 @@ pub mod expiry;
 pub mod front;
 pub mod http;
 pub mod intake;
-pub mod ledger;
 pub mod lanes;
+pub mod ledger;
 pub mod listener;
 mod masking;
 pub mod orders;
@@ -54,8 +54,8 @@ use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
-use ledger::{Ledger, Place};
 use lanes::Lanes;
+use ledger::{Ledger, Place};
 use listener::ListenerLimits;
 use orders::{Forced, Orders};
 
@@ -84,6 +84,8 @@ pub struct Settings {
     pub limits: ListenerLimits,
     /// Who may ask; `None`: whoever reaches the listener, which is then on loopback.
     pub clients: Option<Vec<clients::book::Client>>,
+    /// Failover is only observed: of each request the first target that may and can answer is asked, and nobody else.
+    pub observe: bool,
     /// What opens the admin listener; `None`: nothing is wanted there, and it is on loopback.
     pub admin_key: Option<clients::AdminKey>,
 }
@@ -169,6 +171,7 @@ impl Gateway {
             forced,
             limits,
             clients,
+            observe,
             admin_key,
         } = settings;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
@@ -194,6 +197,7 @@ impl Gateway {
         let standing = Arc::clone(&files_say);
         let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
             let engine = Engine::new(Arc::clone(policy), seed);
+            let engine = if observe { engine.observing() } else { engine };
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
                 Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
@@ -213,8 +217,14 @@ impl Gateway {
             }
             made
         });
-        let parts =
-            app::Parts { ledger: Arc::clone(&ledger), orders, texts, bodies_bytes: limits.bodies_bytes, clients };
+        let parts = app::Parts {
+            ledger: Arc::clone(&ledger),
+            orders,
+            texts,
+            bodies_bytes: limits.bodies_bytes,
+            clients,
+            observe,
+        };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
         // Not on the ledger's own thread: a core that is rebuilt waits for that one, with the driver locked.
@@ -246,7 +256,15 @@ impl Gateway {
         let naming = Arc::clone(&app);
         let ids = move || naming.next_request_id();
         let handle = move |request, stalled, id| front::handle(Arc::clone(&serving), request, stalled, id);
-        let front = tokio::spawn(listener::serve(front_listener, Some(Arc::clone(&lanes)), limits, stopped, open, ids.clone(), handle));
+        let front = tokio::spawn(listener::serve(
+            front_listener,
+            Some(Arc::clone(&lanes)),
+            limits,
+            stopped,
+            open,
+            ids.clone(),
+            handle,
+        ));
         let serving = Arc::clone(&app);
         let admin_limits = ListenerLimits { connections_max: 64, ..ListenerLimits::default() };
         let back = tokio::spawn(listener::serve(
@@ -267,7 +285,20 @@ impl Gateway {
         for target in &policy.targets {
             looks.extend(watch(&app, target));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, lanes, helpers, looks, inputs: closing, files_say })
+        Ok(Gateway {
+            listen,
+            admin,
+            app,
+            stop,
+            stop_admin,
+            front,
+            back,
+            lanes,
+            helpers,
+            looks,
+            inputs: closing,
+            files_say,
+        })
     }
 
     /// Requests under way.
@@ -357,6 +388,10 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 
 /// What goes on beside requests at one target.
 fn watch(app: &Arc<App>, target: &Target) -> Vec<JoinHandle<()>> {
+    // A stand-in that is never asked is left alone altogether.
+    if app.observe && !crate::router::observe::asked_first(&app.policy(), target.id) {
+        return Vec::new();
+    }
     let mut all = vec![tokio::spawn(look(Arc::clone(app), target.id))];
     if target.connection.ready > 0 {
         all.push(tokio::spawn(keep_ready(Arc::clone(app), target.id)));

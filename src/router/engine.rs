@@ -39,6 +39,7 @@ pub struct Engine {
     pub(super) emergency: bool,
     ledger_writable: bool,
     hedges: bool,
+    pub(super) observes: bool,
     next_attempt: u64,
 }
 
@@ -59,6 +60,7 @@ impl Engine {
             emergency: false,
             ledger_writable: true,
             hedges: true,
+            observes: false,
             next_attempt: 1,
             policy,
         }
@@ -210,6 +212,9 @@ impl Engine {
 
     /// Finds the next target for a request that has none, or the reply if there is none.
     pub(super) fn advance(&mut self, now: Ts, id: RequestId, paused: bool) {
+        if self.observes {
+            return self.observe(now, id);
+        }
         let Some(request) = self.requests.get(&id) else { return };
         let ask = Engine::ask(&self.policy, &self.board, request, now, false);
         match choose(&ask, paused, &mut self.rng) {
@@ -328,6 +333,7 @@ impl Engine {
                     self.failed(now, id, timed_out(&failure, counts), false);
                 }
                 Alarm::Request(id) => self.request_woke(now, id),
+                Alarm::Hedge(id) if self.observes => self.overdue(now, id),
                 Alarm::Hedge(id) => self.hedge(now, id),
                 Alarm::Room => self.room_made = true,
                 Alarm::Target(id) => self.target_woke(now, id),

@@ -7,6 +7,7 @@ mod half_open;
 mod hedging;
 mod ledger;
 mod ledger_props;
+mod observe;
 mod properties;
 mod recovery;
 mod select;
