@@ -75,9 +75,17 @@ impl Body {
         if self.ended {
             return Poll::Ready(None);
         }
+        let mut driven = false;
         loop {
             return match Pin::new(&mut self.incoming).poll_frame(cx) {
-                Poll::Pending => Poll::Pending,
+                Poll::Pending if driven => Poll::Pending,
+                Poll::Pending => {
+                    if let Some(link) = &mut self.link {
+                        link.drive(cx);
+                    }
+                    driven = true;
+                    continue;
+                }
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => continue,
                     Ok(data) => Poll::Ready(Some(Ok(data))),

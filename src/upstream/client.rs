@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -206,7 +207,7 @@ impl Link {
         let answer = match &mut self.wire {
             Wire::One(one) => {
                 let before = one.read.load(Ordering::Relaxed);
-                one.sender.send_request(request).await.map_err(|e| (one.read.load(Ordering::Relaxed) == before, e))
+                one.send(request).await.map_err(|e| (one.read.load(Ordering::Relaxed) == before, e))
             }
             Wire::Many(place) => {
                 let mut sender = place.sender();
@@ -232,6 +233,13 @@ impl Link {
                 fault.stale = idle_one || Fault::went_to_nobody(&e);
                 Err(fault)
             }
+        }
+    }
+
+    /// Does what can be done on a connection that nobody else drives.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        if let Wire::One(one) = &mut self.wire {
+            one.drive(cx);
         }
     }
 

@@ -65,9 +65,9 @@ impl Pool {
         loop {
             // The one used last; first of those that this thread has.
             let near = ones.iter().rposition(|idle| idle.wire.at_home()).or(ones.len().checked_sub(1))?;
-            let Idle { wire, since } = ones.remove(near);
+            let Idle { mut wire, since } = ones.remove(near);
             let young = wire.born.elapsed() < self.limits.age;
-            if wire.sender.is_ready() && since.elapsed() < self.limits.idle && young {
+            if wire.ready() && since.elapsed() < self.limits.idle && young {
                 return Some(Wire::One(wire));
             }
         }
@@ -88,17 +88,20 @@ impl Pool {
 
     /// Takes a connection back once it is ready for the next request.
     pub(super) fn give_back(self: &Arc<Self>, mut wire: One) {
-        if wire.sender.is_closed() || wire.born.elapsed() >= self.limits.age {
+        if wire.born.elapsed() >= self.limits.age {
             return;
         }
-        if wire.sender.is_ready() {
+        if wire.ready() {
             return self.keep(wire);
         }
-        // The connection task has not yet noticed that the answer is over; this takes microseconds.
+        if wire.over() {
+            return;
+        }
+        // The answer came before the last of the request was taken.
         let home = Arc::clone(self);
         if tokio::runtime::Handle::try_current().is_ok() {
             tokio::spawn(async move {
-                if let Ok(Ok(())) = tokio::time::timeout(Duration::from_secs(1), wire.sender.ready()).await {
+                if let Ok(true) = tokio::time::timeout(Duration::from_secs(1), wire.until_ready()).await {
                     home.keep(wire);
                 }
             });
@@ -107,7 +110,7 @@ impl Pool {
 
     pub(super) fn keep(&self, wire: One) {
         let mut ones = self.ones();
-        ones.retain(|i| !i.wire.sender.is_closed() && i.since.elapsed() < self.limits.idle);
+        ones.retain(|i| i.since.elapsed() < self.limits.idle);
         if ones.len() < self.limits.idle_max {
             ones.push(Idle { wire, since: Instant::now() });
         }
@@ -127,10 +130,10 @@ impl Pool {
     pub(super) fn tidy(&self, more: Duration) -> usize {
         let mut old = Vec::new();
         let mut ones = self.ones();
-        for idle in std::mem::take(&mut *ones) {
+        for mut idle in std::mem::take(&mut *ones) {
             let holds = idle.since.elapsed() + more < self.limits.idle
                 && idle.wire.born.elapsed() + more < self.limits.age
-                && idle.wire.sender.is_ready();
+                && idle.wire.ready();
             if holds { ones.push(idle) } else { old.push(idle) }
         }
         let left = ones.len();
@@ -144,6 +147,9 @@ impl Pool {
     /// Connections that nobody uses right now.
     pub(super) fn idle(&self) -> usize {
         let many = self.many().iter().filter(|m| m.idle().is_some()).count();
-        self.ones().len() + many
+        let mut ones = self.ones();
+        // A peer that has closed one is not heard by itself: nobody drives it.
+        ones.retain_mut(|idle| idle.wire.ready());
+        ones.len() + many
     }
 }

@@ -4,10 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::AbortHandle;
@@ -30,27 +32,63 @@ pub(super) enum Wire {
     Many(Place),
 }
 
-/// HTTP/1.1. Dropping it closes the socket at once.
+/// HTTP/1.1. It is driven by whoever has it, and by nobody while it is idle: between a task of its own and the one that waits
+/// for what it brings every piece of an answer would be a word from one to the other. Dropping it closes the socket at once.
 pub(super) struct One {
     pub(super) sender: http1::SendRequest<Pieces>,
-    task: AbortHandle,
+    connection: Pin<Box<http1::Connection<TokioIo<Counted>, Pieces>>>,
+    /// The connection has come to its end.
+    over: bool,
     pub(super) born: Instant,
     /// Bytes read so far.
     pub(super) read: Arc<AtomicU64>,
-    /// The thread that its task was given to: where threads have runtimes of their own, a request there need wake no other.
+    /// The thread that hears of its socket: where threads have runtimes of their own, a request there need wake no other.
     home: ThreadId,
 }
 
 impl One {
-    /// Its task is on this thread.
+    /// This thread hears of its socket.
     pub(super) fn at_home(&self) -> bool {
         self.home == std::thread::current().id()
     }
-}
 
-impl Drop for One {
-    fn drop(&mut self) {
-        self.task.abort();
+    /// Does what can be done on it now: writes, reads, hears of its end.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        self.over = self.over || self.connection.as_mut().poll(cx).is_ready();
+    }
+
+    /// It stands, and may carry a request now.
+    pub(super) fn ready(&mut self) -> bool {
+        self.drive(&mut Context::from_waker(Waker::noop()));
+        !self.over && self.sender.is_ready()
+    }
+
+    /// Waits until it may carry a request; false: it never will.
+    pub(super) async fn until_ready(&mut self) -> bool {
+        std::future::poll_fn(|cx| {
+            self.drive(cx);
+            if self.over { Poll::Ready(false) } else { self.sender.poll_ready(cx).map(|ready| ready.is_ok()) }
+        })
+        .await
+    }
+
+    /// It has come to its end.
+    pub(super) fn over(&self) -> bool {
+        self.over
+    }
+
+    /// Sends a request and waits for the head of the answer.
+    pub(super) async fn send(&mut self, request: Request<Pieces>) -> hyper::Result<Response<Incoming>> {
+        let One { sender, connection, over, .. } = self;
+        let mut answer = std::pin::pin!(sender.send_request(request));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            *over = *over || connection.as_mut().poll(cx).is_ready();
+            answer.as_mut().poll(cx)
+        })
+        .await
     }
 }
 
@@ -159,12 +197,12 @@ pub(super) async fn speak(socket: Socket, http2: bool) -> Result<Made, Fault> {
     let io = TokioIo::new(Counted { inner: socket, read: Arc::clone(&read) });
     let failed = |e: hyper::Error| Fault::new(FaultKind::Connect, e);
     let born = Instant::now();
-    // A task's end is seen by everyone who needs to: the sender turns closed, the body fails.
     if !http2 {
         let (sender, connection) = http1::Builder::new().handshake(io).await.map_err(failed)?;
-        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        return Ok(Made::One(One { sender, task, born, read, home: std::thread::current().id() }));
+        let (connection, home) = (Box::pin(connection), std::thread::current().id());
+        return Ok(Made::One(One { sender, connection, over: false, born, read, home }));
     }
+    // The end of its task is seen by everyone who needs to: the sender turns closed, the body fails.
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
