@@ -22,7 +22,7 @@ use super::relay::attempt::{Ended, InFlight};
 use super::targets::Targets;
 use super::{intake, probe, stranded};
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{Event, Stamped};
 use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
@@ -70,7 +70,7 @@ pub struct App {
     /// Distinguishes request ids of different processes.
     boot: String,
     requests: AtomicU64,
-    decisions: Mutex<VecDeque<(String, Arc<serde_json::Value>)>>,
+    decisions: Mutex<VecDeque<Arc<Stamped>>>,
     totals: Mutex<std::collections::BTreeMap<&'static str, u64>>,
     told_unledgered: Mutex<std::collections::BTreeSet<String>>,
     me: Weak<App>,
@@ -289,9 +289,23 @@ impl App {
 
     /// A decision record by request id, as it was published.
     #[must_use]
-    pub fn decision(&self, request: &str) -> Option<Arc<serde_json::Value>> {
+    pub fn decision(&self, asked: &str) -> Option<serde_json::Value> {
         let kept = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.iter().rev().find(|(id, _)| id == request).map(|(_, record)| Arc::clone(record))
+        kept.iter().rev().find_map(|published| match &published.event {
+            Event::Decision { request, conversation, turn, client, record } if request == asked => {
+                let mut told = serde_json::json!({
+                    "request": request,
+                    "conversation": conversation,
+                    "turn": turn,
+                    "record": record,
+                });
+                if let Some(client) = client {
+                    told["client"] = client.as_str().into();
+                }
+                Some(told)
+            }
+            _ => None,
+        })
     }
 
     /// Requests by outcome since the start.
@@ -453,29 +467,19 @@ impl Watcher for App {
         );
         let mut value = serde_json::to_value(&record).unwrap_or_default();
         crate::units::told_durations(&mut value);
-        let mut kept = serde_json::json!({
-            "request": meta.request,
-            "conversation": meta.conversation,
-            "turn": meta.turn,
-            "record": value,
-        });
-        if let Some(client) = &meta.client {
-            kept["client"] = client.as_str().into();
-        }
-        {
-            let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-            if decisions.len() == DECISIONS_KEPT {
-                decisions.pop_front();
-            }
-            decisions.push_back((meta.request.clone(), Arc::new(kept)));
-        }
-        self.bus.publish(Event::Decision {
+        let published = self.bus.publish(Event::Decision {
             request: meta.request.clone(),
             conversation: meta.conversation.clone(),
             turn: meta.turn,
             client: meta.client.clone(),
             record: value,
         });
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = if decisions.len() == DECISIONS_KEPT { decisions.pop_front() } else { None };
+        decisions.push_back(published);
+        drop(decisions);
+        // Some hundred small pieces: not while others wait.
+        drop(oldest);
     }
 
     fn probe(&self, key: AttemptKey, target: TargetId, limits: Limits) -> AbortHandle {

@@ -48,22 +48,22 @@ impl Bus {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers an event and hands it to whoever reads.
-    pub fn publish(&self, event: Event) {
+    /// Numbers an event and hands it to whoever reads. Returns it as they get it.
+    pub fn publish(&self, event: Event) -> Arc<Stamped> {
         let mut ring = self.lock();
         let seq = ring.next_seq;
         ring.next_seq += 1;
         let mono_ns = u64::try_from(self.anchor.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let stamped = Arc::new(Stamped { v: EVENT_FORMAT, seq, at_unix_ms: unix_ms(), mono_ns, event });
-        if ring.events.len() == RING_EVENTS {
-            ring.events.pop_front();
-        }
+        let oldest = if ring.events.len() == RING_EVENTS { ring.events.pop_front() } else { None };
         ring.events.push_back(Arc::clone(&stamped));
         if let Some(journal) = &ring.journal {
-            journal.push(stamped);
+            journal.push(Arc::clone(&stamped));
         }
         drop(ring);
+        drop(oldest);
         self.latest.send_replace(seq);
+        stamped
     }
 
     /// Number of the last event; zero before the first.
