@@ -213,6 +213,9 @@ impl Teller {
                     self.requests.push_back(told);
                 }
             }
+            Event::InvariantViolated { target, invariant, why, .. } => {
+                self.target(at, target, format!("a sampled answer broke {invariant}: {why}"));
+            }
             Event::AttemptFailed { .. } | Event::Phase { .. } | Event::Fault { .. } | Event::Stopped { .. } => {}
         }
     }

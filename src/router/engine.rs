@@ -372,6 +372,7 @@ impl Machine for Engine {
             Input::Ledger { conversations } => self.remember(now, conversations),
             Input::LedgerWritable { writable } => self.ledger_writable = writable,
             Input::Bench { target, out, until } => self.board.bench(target, out.then(|| until.unwrap_or(Ts::FAR))),
+            Input::Suspect { target } => self.suspect(now, target),
             Input::Reread => self.succeed(now, Arc::clone(&self.policy)),
             Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}

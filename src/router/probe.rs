@@ -20,6 +20,17 @@ impl Engine {
         if !self.board.probe_due(now, target) {
             return;
         }
+        self.probe(now, target);
+    }
+
+    /// Nobody has asked for a probe but the look of its answers. One that takes no traffic is probed anyhow.
+    pub(super) fn suspect(&mut self, now: Ts, target: TargetId) {
+        if self.board.may_be_suspected(now, target) {
+            self.probe(now, target);
+        }
+    }
+
+    fn probe(&mut self, now: Ts, target: TargetId) {
         let Some(grant) = budget::probe(&self.policy, target, now) else { return };
         let id = self.new_attempt();
         let began = self.board.probe_began(now, target, id);
@@ -33,14 +44,15 @@ impl Engine {
     }
 
     /// It was answered, but not as the golden case demands.
-    pub(super) fn probe_not_good(&mut self, now: Ts, id: AttemptId, verdict: &Verdict) {
+    pub(super) fn probe_not_good(&mut self, now: Ts, id: AttemptId, verdict: &Verdict, why: &str) {
         let Some(attempt) = self.take_attempt(id) else { return };
         let target = attempt.target;
         let out = self.board.probe_quality(now, target, attempt.began, id, verdict, &mut self.rng);
         let name = crate::units::printable(&self.policy.target(target).name, 60);
-        let then = if out { "it stays out" } else { "it serves all the same: a route has nobody else" };
+        let why = crate::units::printable(why, 300);
+        let then = if out { "it takes no traffic" } else { "it serves all the same: a route has nobody else" };
         let reason = verdict.reason.clone().into_owned();
-        let text = format!("{name}: its answer to the probe is not what the group demands; {then}");
+        let text = format!("{name}: its answer to the probe is not what the group demands ({why}); {then}");
         self.out.push_back(Output::Note(Note::Alert { target, reason, text }));
     }
 

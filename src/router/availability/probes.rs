@@ -75,6 +75,11 @@ impl Board {
         self.changed.insert(id, "probe_released");
     }
 
+    /// It takes traffic and is not probed: a probe may look at it.
+    pub(in crate::router) fn may_be_suspected(&self, now: Ts, id: TargetId) -> bool {
+        self.states.get(usize::from(id.0)).is_some_and(|s| s.used && s.probe.is_none()) && self.serving(now, id)
+    }
+
     /// The probe begins and takes the one place.
     pub(in crate::router) fn probe_began(&mut self, now: Ts, id: TargetId, probe: AttemptId) -> Began {
         let began = self.begin(now, id, 0);
@@ -165,7 +170,13 @@ impl Board {
             self.probe_passed(now, id, began, probe);
             return false;
         }
+        let served = self.serving(now, id);
         self.probe_failed(now, id, began, probe, verdict, rng);
+        // It was only suspected.
+        if served {
+            self.state_mut(id).breaker.put_out(now, rng);
+            self.ramps.end(id);
+        }
         true
     }
 }
