@@ -26,8 +26,10 @@ use crate::wire::{AnswerFacts, ChatRequest, Secrets, SseReader, Transcript, read
 const SAMPLE_BYTES_MAX: usize = 256 * 1024;
 /// Largest schema that an answer is judged by.
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
-/// Answers that wait to be judged: with the bound above, 16 MiB.
+/// Answers that wait to be judged.
 const WAITING_MAX: usize = 64;
+/// Samples at one moment, those included that are still coming: with the bound above, 32 MiB.
+const ALIVE_MAX: usize = 128;
 
 /// What will be judged, taken while it comes.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub struct Sample {
     schema: Option<Bytes>,
     tools: Vec<String>,
     set: Option<Arc<Set>>,
+    /// Counted as long as it is there.
+    _alive: Arc<()>,
 }
 
 /// Says how much it holds, and nothing of it: it is about a customer.
@@ -111,6 +115,7 @@ struct Waiting {
 #[derive(Debug)]
 pub struct Sampler {
     seen: AtomicU64,
+    alive: Arc<()>,
     to: mpsc::Sender<Waiting>,
     from: Mutex<Option<mpsc::Receiver<Waiting>>>,
 }
@@ -118,7 +123,7 @@ pub struct Sampler {
 impl Default for Sampler {
     fn default() -> Sampler {
         let (to, from) = mpsc::channel(WAITING_MAX);
-        Sampler { seen: AtomicU64::new(0), to, from: Mutex::new(Some(from)) }
+        Sampler { seen: AtomicU64::new(0), alive: Arc::new(()), to, from: Mutex::new(Some(from)) }
     }
 }
 
@@ -153,6 +158,11 @@ impl App {
         if !self.sampler.takes(share) {
             return None;
         }
+        // The sampler's own handle is one of them.
+        if Arc::strong_count(&self.sampler.alive) > ALIVE_MAX {
+            self.metrics.sample_dropped("busy");
+            return None;
+        }
         Some(Box::new(Sample {
             bytes: Vec::new(),
             too_large: false,
@@ -162,6 +172,7 @@ impl App {
             schema: request.schema_text().filter(|text| text.len() <= SCHEMA_BYTES_MAX).map(Bytes::copy_from_slice),
             tools: request.tools.clone(),
             set: self.golden.of(group),
+            _alive: Arc::clone(&self.sampler.alive),
         }))
     }
 
@@ -222,7 +233,7 @@ mod tests {
     fn sample(streamed: bool) -> Sample {
         let (bytes, too_large, masked, json) = (Vec::new(), false, false, true);
         let schema = Some(Bytes::from_static(br#"{"type":"object","required":["a"]}"#));
-        Sample { bytes, too_large, streamed, masked, json, schema, tools: Vec::new(), set: None }
+        Sample { bytes, too_large, streamed, masked, json, schema, tools: Vec::new(), set: None, _alive: Arc::new(()) }
     }
 
     #[test]
