@@ -182,12 +182,7 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Rep
         return Ok((report, None));
     }
     if let (Some(Kind::GoldenSet), Content::Bytes(bytes)) = (kind, content) {
-        let (file, mut found, doc) = crate::spec::golden::read(&name, bytes);
-        if let Some(file) = file {
-            let schemas = Golden::compile(file.clone()).err().unwrap_or_default();
-            found.extend(lint::golden::check(&file, &doc, &schemas));
-        }
-        report.add(doc.into_source(), found);
+        golden_set(&mut report, &name, bytes);
         return Ok((report, None));
     }
     // Of what is something else altogether a list of the keys that it lacks helps nobody.
@@ -199,9 +194,29 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Rep
         secrets: wants.secrets.into_iter().map(|s| (s.clone(), secret_state(path, &s))).collect::<BTreeMap<_, _>>(),
     };
     let more = lint::check(&loaded, &world);
+    // A gateway does not start with a set that is there and cannot be used.
+    let groups = loaded.raw.iter().flat_map(|raw| raw.compatibility_groups.iter().flat_map(|g| g.iter()));
+    let mut sets: Vec<&str> = groups.filter_map(|(_, group)| group.golden_set.as_deref()).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    for said in sets {
+        let Some(at) = policy_file::beside(path, said.strip_prefix("file:").unwrap_or(said)) else { continue };
+        if let Content::Bytes(bytes) = policy_file::read(&at)? {
+            golden_set(&mut report, &name_of(&at), &bytes);
+        }
+    }
     let found = loaded.diagnostics.into_iter().chain(more);
     report.add(loaded.doc.into_source(), found.collect::<Vec<_>>());
     Ok((report, None))
+}
+
+fn golden_set(report: &mut Report, name: &str, bytes: &[u8]) {
+    let (file, mut found, doc) = crate::spec::golden::read(name, bytes);
+    if let Some(file) = file {
+        let schemas = Golden::compile(file.clone()).err().unwrap_or_default();
+        found.extend(lint::golden::check(&file, &doc, &schemas));
+    }
+    report.add(doc.into_source(), found);
 }
 
 /// Longest key that is believed, in bytes.

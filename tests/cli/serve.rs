@@ -21,7 +21,7 @@ pub fn policy(provider: SocketAddr, more: &str) -> String {
 
 /// One of its settings is read and not enforced yet.
 fn unenforced() -> String {
-    format!("{}breaker: {{ probe: golden }}\n", policy(nowhere(), ""))
+    format!("{}dependencies:\n  dns: {{ without: cached }}\n", policy(nowhere(), ""))
 }
 
 fn nowhere() -> SocketAddr {
@@ -316,7 +316,7 @@ fn verbose_names_every_setting_that_is_not_enforced() {
     served.wait();
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: breaker.probe"), "{said}");
+    assert!(said.contains("not enforced yet: dependencies"), "{said}");
 }
 
 #[test]
