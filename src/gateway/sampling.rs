@@ -142,6 +142,14 @@ impl Sampler {
     }
 }
 
+impl Sampler {
+    /// Puts a sample where it will be judged; false if there is no room. Never waits.
+    fn put(&self, route: &str, target: &str, sample: &Sample) -> bool {
+        let (route, target) = (route.to_owned(), target.to_owned());
+        self.to.try_send(Waiting { route, target, sample: Box::new(sample.clone()) }).is_ok()
+    }
+}
+
 impl App {
     /// Whether the answer of this dial will be judged. Only where its tier has a group: that says by what.
     pub(super) fn sample(
@@ -181,8 +189,7 @@ impl App {
         if sample.too_large {
             return self.metrics.sample_dropped("too_large");
         }
-        let waiting = Waiting { route: route.to_owned(), target: target.to_owned(), sample: Box::new(sample.clone()) };
-        if self.sampler.to.try_send(waiting).is_err() {
+        if !self.sampler.put(route, target, sample) {
             self.metrics.sample_dropped("busy");
         }
     }
@@ -260,6 +267,13 @@ mod tests {
             assert_eq!(whole, streamed);
             assert!(whole.len() == 1 && whole[0].0 == "schema" && !whole[0].1.contains("Jane"), "{whole:?}");
         }
+    }
+
+    #[test]
+    fn where_nobody_judges_samples_are_thrown_away_and_nobody_waits() {
+        let sampler = Sampler::default();
+        let taken = (0..3 * WAITING_MAX).filter(|_| sampler.put("r", "t", &sample(true))).count();
+        assert_eq!(taken, WAITING_MAX);
     }
 
     #[test]

@@ -240,6 +240,48 @@ fn sampled_answers_are_judged_beside_the_traffic_and_nothing_of_them_is_told() {
     assert!(!rig.metrics().contains("llmfo_sampled_answers_total{"), "none was wanted");
 }
 
+#[test]
+fn of_a_masked_request_the_masked_text_is_judged_and_masked_values_prove_nothing() {
+    // Says what it was told, which is a placeholder: as a document, or in prose.
+    let echo = |prose: bool| {
+        move |seen: &Seen, w: &mut Wire| {
+            let told = seen.json()["messages"][0]["content"].as_str().unwrap().to_owned();
+            assert!(!told.contains('@'), "{told}");
+            let text = if prose { format!("Mail {told}") } else { json!({ "mail": told }).to_string() };
+            if seen.json()["stream"] == true {
+                return stream(w, &[text_chunk(&text)], "stop");
+            }
+            w.answer("200 OK", "application/json", whole(&text));
+            Then::KeepAlive
+        }
+    };
+    let schema =
+        json!({"type": "object", "properties": {"mail": {"type": "string", "format": "email"}}, "required": ["mail"]});
+    for streamed in [true, false] {
+        let a = Mock::start(echo(false));
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j.jsonl");
+        let change = Change { journal: Some(journal.clone()), ..Change::default() };
+        let yaml = grouped(&[("a", &a)], &change, ", sampling: 1")
+            .replace("data: none", "data: personal")
+            .replace("pii: allowed", "pii: masked");
+        let rig = Rig::of(&yaml, change);
+        let wants = json!({"model": "chat", "stream": streamed, "messages": [{"role": "user", "content": "jane.doe@shop.example"}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "m", "schema": schema}}});
+        let ask = || http::chat(rig.listen, &wants.to_string(), &[]);
+        let judged = "llmfo_sampled_answers_total{route=\"chat\",target=\"a\"}";
+        let broken = "llmfo_invariant_violations_total{route=\"chat\",target=\"a\",invariant=\"schema\"}";
+        assert!(ask().text().contains("jane.doe@shop.example"), "the customer gets it back");
+        rig.eventually("the first sample", || (count(&rig, judged) == 1).then_some(()));
+        assert_eq!(count(&rig, broken), 0, "the placeholder is no address, what stands for it is");
+        a.play(echo(true));
+        assert!(ask().text().contains("jane.doe@shop.example"));
+        rig.eventually("the violation", || (count(&rig, broken) == 1).then_some(()));
+        rig.wait_idle();
+        assert!(!std::fs::read_to_string(&journal).unwrap().contains("jane.doe"));
+    }
+}
+
 /// SHA-256 of `abc` (FIPS 180-2, appendix B.1).
 const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
