@@ -4,6 +4,7 @@
 //! when a cooldown is over (breaker) or every 15 minutes (account, place), one at a time per target, with the limits of the
 //! target's tier. It passes when it is answered in full, and fails like any attempt, also by the core's own clock.
 
+use super::availability::Suspicion;
 use super::budget;
 use super::classify::{Class, Verdict};
 use super::decision::Note;
@@ -23,11 +24,20 @@ impl Engine {
         self.probe(now, target);
     }
 
-    /// Nobody has asked for a probe but the look of its answers. One that takes no traffic is probed anyhow.
-    pub(super) fn suspect(&mut self, now: Ts, target: TargetId) {
-        if self.board.may_be_suspected(now, target) {
-            self.probe(now, target);
+    /// Probes whoever is suspected: it serves, so the probe must not take a customer's place. True if one began.
+    pub(super) fn look_at_suspects(&mut self, now: Ts) -> bool {
+        let mut began = false;
+        for target in std::mem::take(&mut self.suspects) {
+            match self.board.suspicion(now, target) {
+                Suspicion::Now => {
+                    self.probe(now, target);
+                    began = true;
+                }
+                Suspicion::Later => drop(self.suspects.insert(target)),
+                Suspicion::Moot => {}
+            }
         }
+        began
     }
 
     fn probe(&mut self, now: Ts, target: TargetId) {

@@ -96,6 +96,9 @@ fn a_suspected_target_is_probed_at_once_and_judged_by_that() {
     assert_eq!(suspect(&mut d), None, "one probe at a time");
     d.ended(probe);
     assert_eq!(d.state("a"), "serving");
+    // The second suspicion has waited.
+    let probe = d.probes()[0].0;
+    d.ended(probe);
     // What a probe that fails for another reason says is what any failure says.
     let probe = suspect(&mut d).expect("again");
     d.broke(probe, Failure::Reset);
@@ -145,4 +148,17 @@ fn evidence_about_another_prompt_filters_later_tiers_alone() {
     let first = (vec!["a".to_owned()], Some("evidence_prompt".to_owned()));
     assert_eq!(with(Some("p1"), Some("p2")), first);
     assert_eq!(with(Some("p1"), None), first, "what is not known is not the one that was tested");
+}
+
+#[test]
+fn a_suspicion_waits_for_a_place_that_no_customer_needs() {
+    let mut d = Kit::new().target("a", |t| t.capacity.slots = Some(1)).route("r", &[&["a"]], |_| {}).drive();
+    let r = d.arrive(facts());
+    d.input(Input::Suspect { target: TargetId(0) });
+    assert_eq!(d.probes(), []);
+    d.ended(d.attempt(r));
+    assert_eq!(d.probes().len(), 1);
+    // One that is not in the policy is nobody.
+    d.input(Input::Suspect { target: TargetId(9) });
+    assert_eq!(d.probes().len(), 1);
 }
