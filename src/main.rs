@@ -6,6 +6,10 @@ use clap::Parser;
 use llmfo::cli::{self, Cli};
 use llmfo::exit::Exit;
 
+/// A request leaves some hundred small pieces behind, and half of them on another thread than the one that made them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -38,7 +38,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 /// binary.
 fn with_names() -> clap::Command {
     let drills = || PossibleValuesParser::new(assets::in_folder("drills").map(|a| a.name()));
-    let codes = PossibleValuesParser::new(catalog::all().into_iter().map(|r| r.code));
+    let of_drills = crate::drill::codes::all().map(|c| c.name);
+    let codes = PossibleValuesParser::new(catalog::all().into_iter().map(|r| r.code).chain(of_drills));
     Cli::command()
         .mut_subcommand("drill", |drill| {
             ["run", "show"].into_iter().fold(drill, |drill, name| {
@@ -70,6 +71,7 @@ mod tests {
             names.sort_unstable();
             assert_eq!(names, ["midstream-break", "region-outage", "region-outage-gateway"]);
         }
-        assert!(offered(&["explain"], "code").contains(&"LF504".to_owned()));
+        let codes = offered(&["explain"], "code");
+        assert!(codes.contains(&"LF504".to_owned()) && codes.contains(&"no_failover".to_owned()));
     }
 }

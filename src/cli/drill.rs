@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Global;
 use super::policy_file::{self, Kind};
-use crate::diag;
+use super::{Global, drill_files};
 use crate::drill::evidence::Evidence;
-use crate::drill::library::{self, Found};
+use crate::drill::library;
 use crate::drill::propose::nothing;
 use crate::drill::report::{
     Table, again_line, closing, cut_table, judged_alone, lines, not_judged_by_reason, phase_table, promise_lines,
@@ -18,12 +17,12 @@ use crate::drill::report::{
 use crate::drill::run::safety::state_folder;
 use crate::drill::run::signals::Stops;
 use crate::drill::run::{Done, Options, Reporter, execute, folder, leftovers};
-use crate::drill::verdict::{Cleanup, Verdict, Weight};
+use crate::drill::verdict::{Cleanup, Verdict};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::load::Key;
 use crate::load::http::Base;
-use crate::spec::drill::{DrillFile, See};
+use crate::spec::drill::See;
 use crate::term::progress::Progress;
 use crate::term::table::{DEFAULT_WIDTH, table, wrap};
 
@@ -39,13 +38,13 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 pub enum DrillCommand {
     /// Name the drills that are built in.
-    List(ListArgs),
+    List(drill_files::ListArgs),
     /// Print a drill's file.
-    Show(ShowArgs),
+    Show(drill_files::ShowArgs),
     /// Break a real path, drive conversations, judge what the customer saw, restore.
     Run(RunArgs),
     /// Find and heal what earlier runs left broken.
-    Clean,
+    Clean(CleanArgs),
     /// Print the wiring for a policy: proxies for a Toxiproxy, and connect_to lines.
     Paths(super::drill_paths::Args),
     /// The dead man's switch beside a real Toxiproxy; started by `run`.
@@ -63,20 +62,12 @@ pub enum Format {
     Json,
 }
 
-/// Arguments of `drill list`.
+/// Arguments of `drill clean`.
 #[derive(clap::Args, Debug)]
-pub struct ListArgs {
+pub struct CleanArgs {
     /// How to write it.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-}
-
-/// Arguments of `drill show`.
-#[derive(clap::Args, Debug)]
-pub struct ShowArgs {
-    /// Name of a built-in drill, or the path of a file.
-    #[arg(value_name = "NAME")]
-    pub name: String,
 }
 
 /// What applications see of the broken providers.
@@ -168,14 +159,10 @@ const GUARD_BEAT: Duration = Duration::from_secs(5);
 pub fn run(global: &Global, args: Args) -> Result<Exit> {
     match args.command {
         DrillCommand::Paths(args) => super::drill_paths::run(global, &args),
-        DrillCommand::List(args) => list(global, &args),
-        DrillCommand::Show(args) => {
-            let found = library::find(&args.name)?;
-            global.term.out(&found.text);
-            Ok(Exit::Good)
-        }
+        DrillCommand::List(args) => drill_files::list(global, &args),
+        DrillCommand::Show(args) => drill_files::show(global, &args),
         DrillCommand::Run(args) => drill(global, &args),
-        DrillCommand::Clean => clean(global),
+        DrillCommand::Clean(args) => clean(global, &args),
         DrillCommand::Guard(args) => {
             let limits =
                 crate::fault::guard::Limits { beat: Some(GUARD_BEAT), total: Duration::from_secs(args.longest_s) };
@@ -189,43 +176,6 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .map_err(|e| Expected::could_not(format!("cannot start the runtime: {e}"), ""))
-}
-
-fn list(global: &Global, args: &ListArgs) -> Result<Exit> {
-    let mut rows = Vec::new();
-    for asset in library::built_in() {
-        let found = library::find(asset.name())?;
-        if let Ok(file) = library::parse(&found) {
-            rows.push((file.name, file.description));
-        }
-    }
-    let text = match args.format {
-        Format::Json => {
-            let list: Vec<_> = rows.iter().map(|(n, d)| json!({"name": n, "description": d})).collect();
-            json!(list).to_string()
-        }
-        Format::Human => {
-            let cells: Vec<Vec<String>> = rows.into_iter().map(|(n, d)| vec![n, d]).collect();
-            table(&["drill", "shows"], &cells, &[], global.term.width)
-        }
-    };
-    global.term.out(&text);
-    Ok(Exit::Good)
-}
-
-/// Reads a drill; problems are shown as `validate` shows them.
-fn read(global: &Global, found: &Found) -> Result<DrillFile> {
-    library::parse(found).map_err(|problems| {
-        let (doc, _) = crate::spec::document::read("", found.text.as_bytes(), &crate::spec::document::Limits::DEFAULT);
-        if let Err(other) = policy_file::of_kind(Kind::Drill, &doc, &crate::units::printable(&found.source, 300)) {
-            return other;
-        }
-        let (source, diagnostics) = *problems;
-        let mut report = diag::Report::new();
-        report.add(source, diagnostics);
-        global.term.err(&diag::render_human(&report, global.term.err_color, global.term.width));
-        Expected::usage(format!("{} cannot be used", found.source), "mend what is named above")
-    })
 }
 
 /// Progress on stderr.
@@ -244,7 +194,7 @@ impl Reporter for Live {
 fn drill(global: &Global, args: &RunArgs) -> Result<Exit> {
     usable_urls(args)?;
     let found = library::find(&args.name)?;
-    let file = read(global, &found)?;
+    let file = drill_files::read(global, &found)?;
     match &args.policy {
         // The gateways of the run would refuse it: it is said before any of them is started, of the file that was given.
         Some(path) if args.lab.is_none() => {
@@ -369,12 +319,7 @@ fn human(global: &Global, done: &Done, report: &Path) -> String {
     out.push("timeline".into());
     out.extend(facts.timeline.iter().map(|m| format!("  {:>6.2} s  {}", m.at_ms / 1e3, m.text)));
     for f in &j.findings {
-        let weight = match f.weight {
-            Weight::Harm => "harm",
-            Weight::Invalid => "invalid",
-            Weight::Failure => "failure",
-            Weight::Note => "note",
-        };
+        let weight = f.weight.word(j.verdict);
         out.push(String::new());
         let cases = if f.n == 1 { "case" } else { "cases" };
         out.push(format!("{} [{weight}, {} {cases}]: {}", f.code, f.n, f.text));
@@ -437,11 +382,23 @@ fn ended_by_hand(done: &Done, report: &Path, width: Option<u16>) -> String {
     lines.join("\n")
 }
 
-fn clean(global: &Global) -> Result<Exit> {
+fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
     let state = state_folder()?;
     let healing = runtime()?.block_on(leftovers::heal(&state, None))?;
     let dirty = healing.cleanup == Cleanup::Dirty;
     let exit = global.term.decided(if dirty { Exit::Dirty } else { Exit::Good });
+    if args.format == Format::Json {
+        let value = json!({
+            "format": 1,
+            "cleanup": healing.cleanup.word(),
+            "said": healing.said,
+            "running": healing.running,
+            "unreadable": healing.unreadable,
+            "dirty_servers": healing.dirty_servers,
+        });
+        global.term.out(&value.to_string());
+        return Ok(exit);
+    }
     if healing.said.is_empty() {
         global.term.out("nothing was left behind by earlier drills");
     }

@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod ctl;
 pub mod drill;
+pub mod drill_files;
 pub mod drill_paths;
 pub mod explain;
 pub mod keys;

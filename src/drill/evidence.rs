@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::spoilt::Spoils;
 use crate::fault::api::Counters;
 use crate::measure::{EffectRow, ProviderRow, RequestRow};
 
@@ -278,15 +279,6 @@ pub struct Aborted {
     pub text: String,
 }
 
-/// Why a run says nothing about the gateway.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spoilt {
-    /// The finding.
-    pub code: String,
-    /// In one sentence.
-    pub text: String,
-}
-
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
@@ -332,12 +324,8 @@ pub struct Evidence {
     pub dependencies: Vec<DependencyFacts>,
     /// What the gateways say themselves; `None` for a foreign one.
     pub gateways: Option<Vec<GatewayView>>,
-    /// The lab was not there for a while, or at the end: nothing of the rest can be held against the gateway.
-    pub lab_lost: Option<String>,
-    /// The faults did not stay, or their server did not answer: as with a lost lab.
-    pub spoilt: Option<Spoilt>,
-    /// The surroundings of the gateway stood still for a while: what could not be told apart from its own failures.
-    pub slow: Option<Spoilt>,
+    /// What was lost, or stood still, around the gateway: none of that is held against it.
+    pub spoils: Spoils,
     /// A lost lab was asked for the last time at this moment: up to here its rows are complete.
     pub lab_seen_ms: Option<f64>,
     /// It ended before its time.
@@ -351,13 +339,6 @@ impl Evidence {
     #[must_use]
     pub fn ended_by_hand(&self) -> bool {
         self.aborted.as_ref().is_some_and(|a| a.by == "interrupted" || a.by == "terminated")
-    }
-
-    /// Why nothing in this run can be held against the gateway, if so. A lab that is lost explains everything else.
-    #[must_use]
-    pub fn spoilt(&self) -> Option<Spoilt> {
-        let lost = self.lab_lost.as_ref().map(|text| Spoilt { code: "lab_lost".into(), text: text.clone() });
-        lost.or_else(|| self.spoilt.clone())
     }
 
     /// The window in whose outage this moment lies.

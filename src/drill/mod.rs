@@ -4,6 +4,9 @@
 //! system recorded. The gateway is a black box.
 
 pub mod checks;
+pub mod codes;
+#[cfg(test)]
+mod codes_tests;
 pub mod evidence;
 pub mod judge;
 pub mod library;
@@ -11,4 +14,5 @@ pub mod plan;
 pub mod propose;
 pub mod report;
 pub mod run;
+pub mod spoilt;
 pub mod verdict;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::codes;
+
 /// The verdict of a drill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -72,87 +74,18 @@ pub enum Weight {
     Note,
 }
 
-/// Every finding code, what it weighs and what it means. Codes are fixed; they are only added.
-pub const CODES: &[(&str, Weight, &str)] = &[
-    (
-        "no_failover",
-        Weight::Failure,
-        "a request that started after the cut failed before any useful byte, though the stand-in was well",
-    ),
-    ("truncated_as_success", Weight::Harm, "an answer that was cut off reached the client looking like a whole one"),
-    ("spliced_answer", Weight::Harm, "one answer holds text of two attempts"),
-    ("duplicate_effect", Weight::Harm, "the same business action is in the system of record twice"),
-    ("deadline_missed", Weight::Failure, "no useful text and no tool call within the deadline"),
-    ("fault_bypassed", Weight::Invalid, "the broken provider was reached around the broken path"),
-    ("forged_end", Weight::Harm, "a broken answer carries an end that no provider sent"),
-    ("invented_text", Weight::Failure, "the client received text that no provider wrote"),
-    ("altered_call", Weight::Failure, "a tool call reached the client with arguments that no provider wrote"),
-    ("uncontrolled_break", Weight::Failure, "a stream broken after its first text did not end with one error event"),
-    (
-        "lost_in_flight",
-        Weight::Failure,
-        "a request that was under way at the cut, nothing of it delivered, was not answered by the stand-in",
-    ),
-    ("failed_after_restore", Weight::Failure, "a request failed although the path had been restored"),
-    ("recovery_exceeded", Weight::Failure, "useful answers were not back within the declared time"),
-    ("failback_missed", Weight::Failure, "the primary did not answer again within the declared time after the restore"),
-    (
-        "slow_failover",
-        Weight::Failure,
-        "too many requests took longer than their limits and the stand-in's own time explain",
-    ),
-    ("useful_text_slow", Weight::Failure, "the time to useful text is above what was declared"),
-    ("schema_broken", Weight::Failure, "an answer broke its JSON schema"),
-    (
-        "handoff_missed",
-        Weight::Failure,
-        "a customer who must reach a human did not, or one was handed off who must not be",
-    ),
-    ("context_broken", Weight::Failure, "an answer forgot what the conversation had said"),
-    ("finish_broken", Weight::Failure, "an answer ended with the wrong finish"),
-    ("context_lost", Weight::Failure, "turns or tool results that the client knew did not reach the next provider"),
-    ("handoff_rate", Weight::Failure, "more turns were handed off without being asked for than declared"),
-    ("queue_exceeded", Weight::Failure, "more requests waited at once than declared"),
-    ("attempts_exceeded", Weight::Failure, "a request was sent to providers more often than the route allows"),
-    ("not_independent", Weight::Failure, "the stand-in's path used the broken region"),
-    (
-        "excess_dials",
-        Weight::Failure,
-        "the broken region was dialled more often than the breaker, what was under way and the probes explain",
-    ),
-    ("steady_state_not_met", Weight::Invalid, "the path was not well before anything was broken"),
-    ("fault_not_seen", Weight::Invalid, "the fault was set but nobody felt it"),
-    ("stand_in_down", Weight::Invalid, "the stand-in itself was not well: its answers say nothing about failing over"),
-    ("generator_late", Weight::Invalid, "the load came late, so the times say nothing"),
-    ("sample_too_small", Weight::Invalid, "too little was seen for a verdict"),
-    ("promise_not_judged", Weight::Invalid, "what this drill is for could not be judged, so the rest is no pass"),
-    (
-        "lab_lost",
-        Weight::Invalid,
-        "the lab ended or did not answer, so nothing in this run can be held against the gateway",
-    ),
-    (
-        "fault_lifted",
-        Weight::Invalid,
-        "a fault did not stay as it was set, so nothing can be said about how it was survived",
-    ),
-    (
-        "fault_server_lost",
-        Weight::Invalid,
-        "the fault server did not answer, so nothing in this run can be held against the gateway",
-    ),
-    (
-        "lease_lost",
-        Weight::Invalid,
-        "the drill was not heard for too long and its faults were lifted, so nothing can be said about how they were survived",
-    ),
-    ("evidence_lost", Weight::Invalid, "a bounded log had to drop rows that the judgement needs"),
-];
-
-/// The weight and the meaning of a code.
-#[must_use]
-pub fn code(name: &str) -> Option<(Weight, &'static str)> {
-    CODES.iter().find(|(c, ..)| *c == name).map(|(_, w, text)| (*w, *text))
+impl Weight {
+    /// As it is printed beside this verdict: what was seen in a run that says nothing is held against nobody.
+    #[must_use]
+    pub fn word(self, verdict: Verdict) -> &'static str {
+        match (self, verdict) {
+            (Weight::Harm, _) => "harm",
+            (Weight::Invalid, _) => "makes the run invalid",
+            (Weight::Failure, Verdict::Invalid | Verdict::Aborted) => "seen, not judged",
+            (Weight::Failure, _) => "failure",
+            (Weight::Note, _) => "note",
+        }
+    }
 }
 
 /// Examples shown with a finding.
@@ -178,9 +111,9 @@ pub struct Finding {
 pub struct Findings(Vec<Finding>);
 
 impl Findings {
-    /// Adds a case. A code that is not in [`CODES`] is a note under its own name, so that nothing is lost.
+    /// Adds a case. A code that is not in [`codes::CODES`] is a note under its own name, so that nothing is lost.
     pub fn add(&mut self, name: &str, example: String) {
-        let (weight, text) = code(name).unwrap_or((Weight::Note, ""));
+        let (weight, text) = codes::find(name).map_or((Weight::Note, ""), |c| (c.weight, c.text));
         let place = self.0.iter().position(|f| f.code == name).unwrap_or_else(|| {
             let n = 0;
             self.0.push(Finding { code: name.into(), weight, text: text.into(), n, examples: Vec::new() });
@@ -214,6 +147,12 @@ impl Findings {
         self.0.iter().any(|f| f.code == name)
     }
 
+    /// True if anything of this weight was found.
+    #[must_use]
+    pub fn any(&self, weight: Weight) -> bool {
+        self.0.iter().any(|f| f.weight == weight)
+    }
+
     /// All of them, gravest first.
     #[must_use]
     pub fn sorted(mut self) -> Vec<Finding> {
@@ -224,7 +163,7 @@ impl Findings {
     /// The verdict that these findings lead to.
     #[must_use]
     pub fn verdict(&self, aborted: bool) -> Verdict {
-        let any = |w: Weight| self.0.iter().any(|f| f.weight == w);
+        let any = |w: Weight| self.any(w);
         if any(Weight::Harm) {
             Verdict::Fail
         } else if aborted {
@@ -337,26 +276,6 @@ mod tests {
         f.add("duplicate_effect", String::new());
         assert_eq!(f.verdict(false), Verdict::Fail);
         assert_eq!(f.verdict(true), Verdict::Fail);
-    }
-
-    #[test]
-    fn codes_are_unique_and_the_first_six_are_fixed() {
-        let first: Vec<_> = CODES.iter().take(6).map(|(c, ..)| *c).collect();
-        assert_eq!(
-            first,
-            [
-                "no_failover",
-                "truncated_as_success",
-                "spliced_answer",
-                "duplicate_effect",
-                "deadline_missed",
-                "fault_bypassed"
-            ]
-        );
-        let mut all: Vec<_> = CODES.iter().map(|(c, ..)| *c).collect();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), CODES.len());
     }
 
     #[test]

@@ -377,6 +377,13 @@ pub fn scan(folder: &Path) -> Result<Scan> {
     paths.sort();
     for path in paths {
         match read(&path) {
+            // Not even its beginning is whole: a crash that early has broken nothing, but a log that was cut may hide a fault.
+            Ok(entries) if entries.is_empty() && std::fs::metadata(&path).map_or(true, |m| m.len() > 0) => {
+                scan.unreadable.push(format!(
+                    "{}: its first line is torn; look at GET /proxies of the fault server, then remove it",
+                    path.display()
+                ));
+            }
             Ok(entries) => scan.left.extend(leftovers(&entries).map(|undo| (path, undo))),
             Err(e) => scan.unreadable.push(e.what),
         }

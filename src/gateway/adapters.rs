@@ -1,9 +1,9 @@
 //! Adapters: a tested text that asks for a JSON schema where a target does not take the parameter. What comes back is held to
 //! its end and checked against the schema, so that the client gets what the parameter would have given, or another target does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -49,28 +49,37 @@ fn text(target: &Target, folder: &Path) -> Result<Arc<str>, String> {
     if text.trim().is_empty() { Err(format!("{}: it is empty", printable(&path, 120))) } else { Ok(text.into()) }
 }
 
-/// The texts that hold now.
+/// Schemas whose compiled form is remembered. A service has a handful; one more than that costs what it cost without.
+const SCHEMAS_MAX: usize = 64;
+
+/// The texts that hold now, and the schemas that were asked for last.
 #[derive(Debug, Default)]
 pub struct Adapters {
     now: RwLock<Arc<Texts>>,
+    /// By the SHA-256 of their text; the one that was used last stands last.
+    schemas: Mutex<VecDeque<(String, Option<Arc<Kept>>)>>,
 }
 
 impl Adapters {
     /// With these texts.
     #[must_use]
     pub fn new(texts: Texts) -> Adapters {
-        Adapters { now: RwLock::new(Arc::new(texts)) }
+        Adapters { now: RwLock::new(Arc::new(texts)), schemas: Mutex::default() }
     }
 
-    fn now(&self) -> Arc<Texts> {
+    /// The texts that hold now. A request keeps them to its end, as it keeps its policy.
+    #[must_use]
+    pub fn now(&self) -> Arc<Texts> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others hold from now on. Those of targets that are no longer there stay for the requests that are under way. A target
-    /// whose text is another under the same version is told of: what was evaluated is not what is sent.
+    /// Others hold from now on. Those of the policy before stay until the next one: a request that arrives in this moment may
+    /// still be judged by that policy. A target whose text is another under the same version is told of: what was evaluated is
+    /// not what is sent.
     pub fn hold(&self, policy: &Policy, before: &Policy, texts: Texts) -> Vec<Event> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = Texts::clone(&now);
+        all.retain(|id, _| before.live_targets().any(|t| t.id == *id));
         let same_version = |id: TargetId| {
             let was = before.targets.iter().find(|t| t.id == id);
             was.is_some_and(|was| was.adapter == policy.target(id).adapter)
@@ -88,18 +97,36 @@ impl Adapters {
         told
     }
 
-    /// A text stands in for a schema at this target.
-    #[must_use]
-    pub fn has(&self, target: &Target) -> bool {
-        target.replaces_schema() && self.now().contains_key(&target.id)
+    /// What an adapted answer to this request must keep, compiled once for all requests that ask for the same. `None`: it has
+    /// no schema, or none that can be checked within bounds; then only a target that enforces it itself will do.
+    pub fn kept(&self, request: &ChatRequest) -> Option<Arc<Kept>> {
+        let schema = request.schema()?;
+        let key = crate::policy::sha256_hex(schema.to_string().as_bytes());
+        let known = |all: &VecDeque<(String, _)>| all.iter().position(|(of, _)| *of == key);
+        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, kept)) = known(&schemas).and_then(|at| schemas.remove(at)) {
+            schemas.push_back((key, kept.clone()));
+            return kept;
+        }
+        // Others go on while this one is compiled.
+        drop(schemas);
+        let kept = Kept::of(&schema).map(Arc::new);
+        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        if known(&schemas).is_none() {
+            schemas.push_back((key, kept.clone()));
+        }
+        if schemas.len() > SCHEMAS_MAX {
+            schemas.pop_front();
+        }
+        kept
     }
+}
 
-    /// The text that asks this target for the schema of this request, if a text must.
-    #[must_use]
-    pub fn text(&self, target: &Target, request: &ChatRequest) -> Option<Arc<str>> {
-        let needed = request.strict_schema && target.replaces_schema();
-        needed.then(|| self.now().get(&target.id).cloned()).flatten()
-    }
+/// The text that asks this target for the schema of this request, if a text must.
+#[must_use]
+pub fn text_for(texts: &Texts, target: &Target, request: &ChatRequest) -> Option<Arc<str>> {
+    let needed = request.strict_schema && target.replaces_schema();
+    needed.then(|| texts.get(&target.id).cloned()).flatten()
 }
 
 /// An adapter may stand in for a schema on this route.
@@ -134,16 +161,9 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The schema of a request. `None`: it has none, or none that can be checked within bounds; then only a target that
-    /// enforces it itself will do.
+    /// `None`: it cannot be checked within bounds.
     #[must_use]
-    pub fn of(request: &ChatRequest) -> Option<Kept> {
-        Kept::of_schema(&request.schema()?)
-    }
-
-    /// The same of a schema alone.
-    #[must_use]
-    pub fn of_schema(schema: &Value) -> Option<Kept> {
+    pub fn of(schema: &Value) -> Option<Kept> {
         let values = values(schema, SCHEMA_VALUES_MAX)?;
         Schema::compile_linear(schema).ok().map(|schema| Kept { schema, values })
     }
@@ -299,21 +319,66 @@ mod tests {
         assert!(!must_keep(&AnswerChoice { tool_calls: calls, ..choice("", Some("tool_calls")) }));
     }
 
+    fn request(schema: &Value) -> ChatRequest {
+        let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "x" }],
+            "response_format": { "type": "json_schema", "json_schema": { "strict": true, "schema": schema } } });
+        ChatRequest::parse(Bytes::from(body.to_string())).unwrap()
+    }
+
     #[test]
     fn an_answer_that_would_take_long_to_check_is_none() {
-        let request = |schema: Value| {
-            let body = json!({ "model": "m", "messages": [{ "role": "user", "content": "x" }],
-                "response_format": { "type": "json_schema", "json_schema": { "strict": true, "schema": schema } } });
-            ChatRequest::parse(Bytes::from(body.to_string())).unwrap()
-        };
-        let kept = Kept::of(&request(json!({ "items": { "enum": (0..1000).collect::<Vec<_>>() } }))).unwrap();
+        let adapters = Adapters::default();
+        let of = |schema: Value| adapters.kept(&request(&schema));
+        let kept = of(json!({ "items": { "enum": (0..1000).collect::<Vec<_>>() } })).unwrap();
         let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
         assert!(kept.check_text(&list(100)).is_ok());
         assert!(matches!(kept.check_text(&list(3000)), Err(Failure::Quality(why)) if why.contains("too large")));
-        assert!(Kept::of(&request(json!({ "$ref": "#/$defs/a", "$defs": { "a": {} } }))).is_some());
-        assert!(Kept::of(&request(json!({ "$ref": "#" }))).is_none());
+        assert!(of(json!({ "$ref": "#/$defs/a", "$defs": { "a": {} } })).is_some());
+        assert!(of(json!({ "$ref": "#" })).is_none());
         // A pattern that needs backtracking is not matched in linear time.
-        assert!(Kept::of(&request(json!({ "pattern": "(?=a)b" }))).is_none());
-        assert!(Kept::of(&request(json!({ "pattern": "^(a+)+$" }))).is_some());
+        assert!(of(json!({ "pattern": "(?=a)b" })).is_none());
+        assert!(of(json!({ "pattern": "^(a+)+$" })).is_some());
+    }
+
+    #[test]
+    fn the_text_of_a_target_that_is_gone_stays_for_one_more_policy_and_not_for_ever() {
+        let policy = |targets: &[&str]| {
+            let rows: String = targets
+                .iter()
+                .map(|t| format!("  {t}: {{ base_url: \"https://{t}.example/v1\", model: m, residency: [eu], credentials: env:K }}\n"))
+                .collect();
+            let text = format!(
+                "version: v\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n{rows}pools:\n  p: {{ targets: [{}] }}\n\
+                 routes:\n  - {{ route: r, data: none, deadline_ms: 8000, attempts: [{{ pool: p, first_token_timeout_ms: 2000 }}] }}\n",
+                targets.join(", ")
+            );
+            crate::policy::load("t.yaml", text.as_bytes()).0.unwrap()
+        };
+        let texts = |ids: &[u16]| ids.iter().map(|id| (TargetId(*id), Arc::from("text"))).collect::<Texts>();
+        let ids = |adapters: &Adapters| adapters.now().keys().map(|id| id.0).collect::<Vec<_>>();
+        let first = policy(&["a", "b"]);
+        let second = crate::policy::succeed::succeed(&first, policy(&["b"])).unwrap();
+        let third = crate::policy::succeed::succeed(&second, policy(&["b", "c"])).unwrap();
+        let adapters = Adapters::new(texts(&[0, 1]));
+        let of_a_request = adapters.now();
+        adapters.hold(&second, &first, texts(&[1]));
+        assert_eq!(ids(&adapters), [0, 1], "who arrives now may be judged by the policy before");
+        adapters.hold(&third, &second, texts(&[1, 2]));
+        assert_eq!(ids(&adapters), [1, 2]);
+        assert_eq!(of_a_request.len(), 2, "a request keeps what it came in with");
+    }
+
+    #[test]
+    fn a_schema_is_compiled_once_for_all_that_ask_for_it_and_only_the_last_ones_are_remembered() {
+        let adapters = Adapters::default();
+        let of = |n: usize| adapters.kept(&request(&json!({ "const": n }))).unwrap();
+        let first = of(0);
+        assert!(Arc::ptr_eq(&first, &of(0)));
+        for n in 1..SCHEMAS_MAX {
+            of(n);
+        }
+        assert!(Arc::ptr_eq(&first, &of(0)), "the one used last is kept");
+        of(SCHEMAS_MAX);
+        assert!(Arc::ptr_eq(&first, &of(0)) && adapters.schemas.lock().unwrap().len() == SCHEMAS_MAX);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
+use super::adapters;
 use super::app::App;
 use super::targets::{Dialable, find};
 use crate::assets;
@@ -153,8 +154,10 @@ pub fn question(app: &App, dialable: &Dialable) -> Option<Question> {
     let target = &dialable.target;
     let (group, mask) = stands(&app.policy(), target)?;
     let set = app.golden.of(&group)?;
+    let texts = app.adapters.now();
+    let adapted = target.replaces_schema() && texts.contains_key(&target.id);
     let can = |needs: Needs| {
-        let schema = target.capabilities.json_schema == JsonSchema::Strict || app.adapters.has(target);
+        let schema = target.capabilities.json_schema == JsonSchema::Strict || adapted;
         (!needs.tools || target.capabilities.tools) && (!needs.schema || schema)
     };
     let fit: Vec<usize> = set.golden.probes().iter().copied().filter(|n| can(set.golden.needs(*n))).collect();
@@ -178,7 +181,7 @@ impl Question {
         let request = ChatRequest::parse(Bytes::from(body)).map_err(|bad| bad.message)?;
         let masked = self.mask.then(|| mask::mask(&request, &Names::default()));
         let masked = masked.transpose().map_err(|_| "the case cannot be masked".to_owned())?.map(Arc::new);
-        let adapted = app.adapters.text(target, &request);
+        let adapted = adapters::text_for(&app.adapters.now(), target, &request);
         let changes = Changes { schema_by: adapted.as_deref(), limit_name: limit, ..Changes::default() };
         Ok((request.send(&target.model, &changes, masked.as_deref()), masked))
     }

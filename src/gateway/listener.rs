@@ -17,10 +17,11 @@ use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::http::{Answer, REQUEST_ID, Refusal, set};
+use super::lanes::Lanes;
 use super::peer::Peer;
 
 /// How a listener treats its clients.
@@ -35,6 +36,8 @@ pub struct ListenerLimits {
     pub write_stall: Duration,
     /// Bytes buffered per connection before the provider is no longer read.
     pub buffer_bytes: usize,
+    /// Threads that serve, where the listener has its own.
+    pub lanes: usize,
     /// Request bodies held at one moment, all requests together; a request that would exceed it is refused before its upload.
     pub bodies_bytes: usize,
 }
@@ -46,6 +49,7 @@ impl Default for ListenerLimits {
             head: Duration::from_secs(100),
             write_stall: Duration::from_secs(30),
             buffer_bytes: 128 * 1024,
+            lanes: super::lanes::fitting(),
             bodies_bytes: super::intake::BODIES_BYTES,
         }
     }
@@ -66,9 +70,10 @@ fn busy(id: &str) -> Vec<u8> {
 }
 
 /// Serves until `stop` turns true, then lets open connections finish their current answer. Returns when all are closed.
-/// `ids` names requests; every answer carries its request's id.
+/// `ids` names requests; every answer carries its request's id. `lanes`: the threads for its connections; none: where this runs.
 pub async fn serve<F, Fut, I>(
     listener: TcpListener,
+    lanes: Option<Arc<Lanes>>,
     limits: ListenerLimits,
     mut stop: watch::Receiver<bool>,
     open: Gauge,
@@ -106,54 +111,79 @@ pub async fn serve<F, Fut, I>(
             let _ = stream.try_write(&busy(&ids()));
             continue;
         };
-        // Small writes (one event each) must not wait for an acknowledgement.
-        let _ = stream.set_nodelay(true);
-        let stalled = Arc::new(AtomicBool::new(false));
-        let peer = Peer::new(stream);
-        let io = TokioIo::new(peer.io(limits.write_stall, Arc::clone(&stalled)));
-        let (handler, ids) = (handler.clone(), ids.clone());
-        let service = service_fn(move |request| {
-            let id = ids();
-            let answer = AssertUnwindSafe(handler(request, Arc::clone(&stalled), id.clone())).catch_unwind();
-            async move {
-                let mut answer = answer.await.unwrap_or_else(|_| own_fault(&id));
-                set(answer.headers_mut(), REQUEST_ID, &id);
-                Ok::<_, Infallible>(answer)
+        let served = (handler.clone(), ids.clone());
+        let (builder, open, stop) = (builder.clone(), open.clone(), stop.clone());
+        match lanes.as_ref().and_then(|lanes| lanes.place()) {
+            Some(lane) => {
+                // The other lane's reactor must know it.
+                let Ok(stream) = stream.into_std() else { continue };
+                lane.handle().clone().spawn(async move {
+                    let Ok(stream) = TcpStream::from_std(stream) else { return };
+                    connection(stream, &builder, limits.write_stall, stop, open, served).await;
+                    drop((lane, place));
+                });
             }
-        });
-        let connection = builder.serve_connection(io, service);
-        let mut stop = stop.clone();
-        let open = open.clone();
-        tokio::spawn(async move {
-            open.inc();
-            // An error here is the client's connection failing; whoever was served has been told by a dropped body.
-            let ended = {
-                let mut connection = std::pin::pin!(connection);
-                let mut left = std::pin::pin!(peer.left());
-                tokio::select! {
-                    biased;
-                    ended = connection.as_mut() => Some(ended),
-                    () = left.as_mut() => None,
-                    () = stopped(&mut stop) => {
-                        connection.as_mut().graceful_shutdown();
-                        tokio::select! {
-                            biased;
-                            ended = connection.as_mut() => Some(ended),
-                            () = left.as_mut() => None,
-                        }
-                    }
-                }
-            };
-            if let Some(ended) = ended {
-                peer.linger(ended.is_err()).await;
-            }
-            open.dec();
-            drop(place);
-        });
+            None => drop(tokio::spawn(async move {
+                connection(stream, &builder, limits.write_stall, stop, open, served).await;
+                drop(place);
+            })),
+        }
     }
     drop(listener);
     let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     let _ = places.acquire_many(all).await;
+}
+
+/// Serves one connection to its end.
+async fn connection<F, Fut, I>(
+    stream: TcpStream,
+    builder: &Builder,
+    write_stall: Duration,
+    mut stop: watch::Receiver<bool>,
+    open: Gauge,
+    (handler, ids): (F, I),
+) where
+    F: Fn(Request<Incoming>, Arc<AtomicBool>, String) -> Fut,
+    Fut: Future<Output = Answer>,
+    I: Fn() -> String,
+{
+    // Small writes (one event each) must not wait for an acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let stalled = Arc::new(AtomicBool::new(false));
+    let peer = Peer::new(stream);
+    let io = TokioIo::new(peer.io(write_stall, Arc::clone(&stalled)));
+    let service = service_fn(|request| {
+        let id = ids();
+        let answer = AssertUnwindSafe(handler(request, Arc::clone(&stalled), id.clone())).catch_unwind();
+        async move {
+            let mut answer = answer.await.unwrap_or_else(|_| own_fault(&id));
+            set(answer.headers_mut(), REQUEST_ID, &id);
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    open.inc();
+    // An error here is the client's connection failing; whoever was served has been told by a dropped body.
+    let ended = {
+        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+        let mut left = std::pin::pin!(peer.left());
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => Some(ended),
+            () = left.as_mut() => None,
+            () = stopped(&mut stop) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => Some(ended),
+                    () = left.as_mut() => None,
+                }
+            }
+        }
+    };
+    if let Some(ended) = ended {
+        peer.linger(ended.is_err()).await;
+    }
+    open.dec();
 }
 
 /// A bug: the handler panicked. Its client hears so; everything it held has been released by dropping it.
@@ -193,7 +223,7 @@ mod tests {
         let (_stop, stopped) = watch::channel(false);
         let panics = |_: Request<Incoming>, _, _| async { panic!("as the test wants it") };
         let ids = || "req-7".to_owned();
-        tokio::spawn(serve(listener, ListenerLimits::default(), stopped, Gauge::default(), ids, panics));
+        tokio::spawn(serve(listener, None, ListenerLimits::default(), stopped, Gauge::default(), ids, panics));
         for _ in 0..2 {
             let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
             client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();

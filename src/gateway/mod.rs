@@ -24,6 +24,7 @@ pub mod front;
 pub mod golden;
 pub mod http;
 pub mod intake;
+pub mod lanes;
 pub mod ledger;
 pub mod listener;
 mod masking;
@@ -56,6 +57,7 @@ use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
 use app::App;
+use lanes::Lanes;
 use ledger::{Ledger, Place};
 use listener::ListenerLimits;
 use orders::{Forced, Orders};
@@ -119,6 +121,7 @@ pub struct Gateway {
     stop_admin: watch::Sender<bool>,
     front: JoinHandle<()>,
     back: JoinHandle<()>,
+    lanes: Arc<Lanes>,
     helpers: Vec<JoinHandle<()>>,
     looks: Vec<JoinHandle<()>>,
     inputs: Option<record::Recorder>,
@@ -244,6 +247,9 @@ impl Gateway {
         }
         app.unknown_routes();
         let expired = expiry::look(&app);
+        let lanes = Lanes::start(limits.lanes)
+            .map_err(|e| Expected::could_not(format!("no thread to serve on: {e}"), "raise the limit of threads"))?;
+        let lanes = Arc::new(lanes);
         let (stop, stopped) = watch::channel(false);
         let (stop_admin, admin_stopped) = watch::channel(false);
         let serving = Arc::clone(&app);
@@ -251,11 +257,20 @@ impl Gateway {
         let naming = Arc::clone(&app);
         let ids = move || naming.next_request_id();
         let handle = move |request, stalled, id| front::handle(Arc::clone(&serving), request, stalled, id);
-        let front = tokio::spawn(listener::serve(front_listener, limits, stopped, open, ids.clone(), handle));
+        let front = tokio::spawn(listener::serve(
+            front_listener,
+            Some(Arc::clone(&lanes)),
+            limits,
+            stopped,
+            open,
+            ids.clone(),
+            handle,
+        ));
         let serving = Arc::clone(&app);
         let admin_limits = ListenerLimits { connections_max: 64, ..ListenerLimits::default() };
         let back = tokio::spawn(listener::serve(
             admin_listener,
+            None,
             admin_limits,
             admin_stopped,
             Default::default(),
@@ -272,7 +287,20 @@ impl Gateway {
         for target in &policy.targets {
             looks.extend(watch(&app, target));
         }
-        Ok(Gateway { listen, admin, app, stop, stop_admin, front, back, helpers, looks, inputs: closing, files_say })
+        Ok(Gateway {
+            listen,
+            admin,
+            app,
+            stop,
+            stop_admin,
+            front,
+            back,
+            lanes,
+            helpers,
+            looks,
+            inputs: closing,
+            files_say,
+        })
     }
 
     /// Requests under way.
@@ -303,6 +331,7 @@ impl Gateway {
         for helper in self.helpers.into_iter().chain(self.looks) {
             helper.abort();
         }
+        drop(self.lanes);
         let (app, inputs) = (self.app, self.inputs);
         let closing = move || {
             app.bus.close_journal(JOURNAL_CLOSE);

@@ -89,7 +89,7 @@ impl Sample {
     /// Names of what is broken, each with why.
     fn judge(&self) -> Option<Vec<(&'static str, String)>> {
         let facts = self.facts()?;
-        let kept = self.schema.as_ref().and_then(|text| Kept::of_schema(&serde_json::from_slice(text).ok()?));
+        let kept = self.schema.as_ref().and_then(|text| Kept::of(&serde_json::from_slice(text).ok()?));
         let by_schema = kept.as_ref().map(|kept| move |text: &str| kept.verdict(text));
         let asked = Asked {
             tools: &self.tools,

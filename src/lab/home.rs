@@ -152,13 +152,27 @@ impl Claim {
     /// Claims of labs that are gone, in this state folder, and where they lie.
     #[must_use]
     pub fn dead(state: &Path) -> Vec<(PathBuf, Claim)> {
-        let names = |p: &PathBuf| {
-            let name = p.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            name.starts_with("lab-") && name.ends_with(".json")
-        };
-        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|e| e.path()).filter(names);
+        let files = fs::read_dir(state).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| is_claim(p));
         let read = |p: PathBuf| Some((p.clone(), serde_json::from_slice::<Claim>(&fs::read(&p).ok()?).ok()?));
         files.filter_map(read).filter(|(_, c)| !c.server.is_empty() && c.is_dead()).collect()
+    }
+
+    /// Claims in this state folder that cannot be read, and the folder itself if it cannot be listed: each in a sentence.
+    #[must_use]
+    pub fn unreadable(state: &Path) -> Vec<String> {
+        let told = |path: &Path, why: String| format!("{}: {}", path.display(), crate::units::printable(&why, 200));
+        let listing = match fs::read_dir(state) {
+            Ok(listing) => listing,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(e) => return vec![told(state, e.to_string())],
+        };
+        let broken = |p: PathBuf| match fs::read(&p) {
+            Ok(bytes) => serde_json::from_slice::<Claim>(&bytes).err().map(|e| told(&p, e.to_string())),
+            // A lab that ends just now takes its own away.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => Some(told(&p, e.to_string())),
+        };
+        listing.flatten().map(|e| e.path()).filter(|p| is_claim(p)).filter_map(broken).collect()
     }
 
     /// The lab that wrote it is gone.
@@ -178,6 +192,11 @@ impl Claim {
     pub fn holds(&self, name: &str, listen: &str, upstream: &str) -> bool {
         self.proxies.iter().any(|(n, l, u)| n == name && l == listen && u == upstream)
     }
+}
+
+fn is_claim(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    name.starts_with("lab-") && name.ends_with(".json")
 }
 
 fn claim_path(toxiproxy: &str) -> Option<PathBuf> {

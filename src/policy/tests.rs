@@ -158,6 +158,8 @@ fn numbers_that_switch_something_off_are_refused_with_their_unit() {
         ("deadline_ms: 8000", "deadline_ms: 0", "0 milliseconds"),
         ("deadline_ms: 8000", "deadline_ms: -8000", "-8000 milliseconds"),
         ("deadline_ms: 8000", "deadline_ms: 8000000000", "milliseconds"),
+        // More comments than that are load, not signs of life.
+        ("deadline_ms: 8000", "deadline_ms: 8000\n    keep_alive_ms: 99", "99 milliseconds"),
         ("deadline_ms: 8000", "deadline_ms: 99999999999999999999999", "milliseconds"),
         ("idle_timeout_ms: 5000", "idle_timeout_ms: 0.5", "0.5"),
         ("max_attempts: 3", "max_attempts: 0", "outside its range"),
@@ -167,6 +169,8 @@ fn numbers_that_switch_something_off_are_refused_with_their_unit() {
         assert!(found[0].message.contains(says), "{bad}: {}", found[0].message);
         assert!(found[0].is_error() && found[0].help.is_some());
     }
+    let found = broken("deadline_ms: 8000", "deadline_ms: 8000\n    keep_alive_ms: 99");
+    assert_eq!(found[0].help.as_deref(), Some("write at least 100 milliseconds"));
     assert!(broken("base_cooldown_s: 5", "base_cooldown_s: 0.5").is_empty());
     assert!(broken("base_cooldown_s: 5", "base_cooldown_s: 0.05").is_empty());
 }

@@ -23,6 +23,7 @@ pub mod arrivals;
 pub mod cost;
 pub mod figures;
 pub mod lessons;
+pub mod narrow;
 pub mod outages;
 pub mod policy_tests;
 pub mod recovery;

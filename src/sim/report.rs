@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::lessons::Lesson;
+use super::narrow::ANSWER_S;
 use super::run::Ran;
 use super::verify::Violation;
 use crate::units;
@@ -205,6 +206,8 @@ pub struct Report {
     pub objectives: Vec<Beside>,
     /// One per seed.
     pub runs: Vec<Summary>,
+    /// Declared capacities that the load of this run is above.
+    pub narrow: Vec<super::narrow::Narrow>,
     /// What a reader must know to read the figures.
     pub notes: Vec<String>,
 }
@@ -222,9 +225,6 @@ pub struct Beside {
     /// What was measured, 95th percentile; `None` is inconclusive.
     pub measured_ms: Option<f64>,
 }
-
-/// First token and text of the model's usual streamed answer ([`super::world::Provider`]), in seconds: 0.6 and 2.
-const ANSWER_S: f64 = 2.6;
 
 impl Beside {
     /// `support-chat recovery_ms 8000 declared, p95 3093 here: above`

@@ -68,7 +68,10 @@ pub struct History {
 /// Longest history, in years: as many as `--months` takes.
 const YEARS_MAX: i64 = 100;
 
-/// Why a history cannot be read.
+/// Lines with something wrong that are named.
+pub const BAD_LINES_MAX: usize = 20;
+
+/// Why a history cannot be read, in one line of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// Line, from 1.
@@ -80,26 +83,24 @@ pub struct Unreadable {
 /// Reads a history.
 ///
 /// # Errors
-/// The first line that is wrong.
-pub fn read(text: &str) -> Result<History, Unreadable> {
+/// Every line that is wrong, the first 20 of them.
+pub fn read(text: &str) -> Result<History, Vec<Unreadable>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let bad = |line: usize, what: String| Unreadable { line, what };
     let mut lines = text.lines().enumerate().map(|(n, l)| (n + 1, l.trim())).filter(|(_, l)| !l.is_empty());
-    let Some((line, head)) = lines.next() else { return Err(bad(1, "the file is empty".to_owned())) };
+    let Some((line, head)) = lines.next() else { return Err(vec![bad(1, "the file is empty".to_owned())]) };
     let columns: Vec<String> = head.split(',').map(|c| unquoted(c).to_lowercase()).collect();
     let column = |name: &str| {
         columns.iter().position(|c| c == name).ok_or_else(|| {
-            bad(line, format!("there is no column `{name}`; the head must name target, from, to, impact"))
+            vec![bad(line, format!("there is no column `{name}`; the head must name target, from, to, impact"))]
         })
     };
     let (target, from, to, impact) = (column("target")?, column("from")?, column("to")?, column("impact")?);
     let mut incidents = Vec::new();
     let mut numbers = Vec::new();
     let mut names: Vec<String> = Vec::new();
-    for (line, row) in lines {
-        if incidents.len() == MOST_LINES {
-            return Err(bad(line, format!("there are more than {MOST_LINES} lines")));
-        }
+    let mut wrong: Vec<Unreadable> = Vec::new();
+    let incident = |line: usize, row: &str| {
         let cells: Vec<&str> = row.split(',').map(unquoted).collect();
         if cells.len() != columns.len() {
             return Err(bad(line, format!("{} cells, but the head has {}", cells.len(), columns.len())));
@@ -129,11 +130,32 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
         if name.is_empty() {
             return Err(bad(line, "the target has no name".to_owned()));
         }
+        Ok(Incident { target: name, from_s, to_s, impact })
+    };
+    for (line, row) in lines {
+        if incidents.len() == MOST_LINES {
+            wrong.push(bad(line, format!("there are more than {MOST_LINES} lines")));
+            break;
+        }
+        let incident = match incident(line, row) {
+            Ok(incident) => incident,
+            Err(e) => {
+                wrong.push(e);
+                if wrong.len() == BAD_LINES_MAX {
+                    break;
+                }
+                continue;
+            }
+        };
+        let name = incident.target.clone();
         if !names.contains(&name) {
             names.push(name.clone());
         }
         numbers.push(line);
-        incidents.push(Incident { target: name, from_s, to_s, impact });
+        incidents.push(incident);
+    }
+    if !wrong.is_empty() {
+        return Err(wrong);
     }
     let first = incidents.iter().map(|i| i.from_s).min();
     let last = incidents.iter().map(|i| i.to_s).max();
@@ -144,7 +166,7 @@ pub fn read(text: &str) -> Result<History, Unreadable> {
     if to_s - from_s > YEARS_MAX * 366 * 86_400 {
         let at = incidents.iter().position(|i| i.from_s < to_s - YEARS_MAX * 366 * 86_400).unwrap_or(0);
         let what = format!("the history is longer than {YEARS_MAX} years; is a year mistyped?");
-        return Err(bad(numbers.get(at).copied().unwrap_or(1), what));
+        return Err(vec![bad(numbers.get(at).copied().unwrap_or(1), what)]);
     }
     Ok(History { incidents, names, from_s, to_s })
 }
@@ -283,12 +305,21 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_line() {
-        let line = |text: &str| read(text).map_err(|e| (e.line, e.what)).unwrap_err();
+        let all = |text: &str| read(text).map_err(|e| e.into_iter().map(|e| (e.line, e.what)).collect::<Vec<_>>());
+        let line = |text: &str| all(text).unwrap_err().remove(0);
         assert_eq!(line("").0, 1);
         assert!(line("a,b\n").1.contains("`target`"));
         assert_eq!(line("target,from,to,impact\nx,2024-02-10T00:00:00Z,2024-02-10,minor\n").0, 2);
         assert!(line(&TEXT.replace("critical", "awful")).1.contains("awful"));
         assert!(line(&TEXT.replace("2024-02-10T02:00:00Z", "2023-02-10T02:00:00Z")).1.contains("before"));
         assert!(line("target,from,to,impact\nx,y\n").1.contains("2 cells"));
+        // All of them at once, as far as anybody would read: lines 2, 4 and 5 of this one, and 20 of 30.
+        let three =
+            TEXT.replace(",minor", ",smal").replace("critical", "awful").replace("2024-02-13T00:00:00Z", "soon");
+        let lines: Vec<usize> = all(&three).unwrap_err().into_iter().map(|e| e.0).collect();
+        assert_eq!(lines, [2, 4, 5]);
+        let many = format!("target,from,to,impact\n{}", "x,y\n".repeat(30));
+        let lines: Vec<usize> = all(&many).unwrap_err().into_iter().map(|e| e.0).collect();
+        assert_eq!(lines, (2..=21).collect::<Vec<_>>());
     }
 }

@@ -297,7 +297,11 @@ fn range_help(schema: &Value, value: &Value, key: &str, kind: &Kind) -> String {
         (Some(unit), _) if v == 0.0 => {
             format!("a limit of zero {unit} would switch it off or trip at once; write what is meant")
         }
-        (Some(unit), _) => format!("write a positive number of {unit}"),
+        (Some(unit), _) if v < 0.0 => format!("write a positive number of {unit}"),
+        (Some(unit), _) => match schema.get("minimum").and_then(Value::as_f64) {
+            Some(low) => format!("write at least {} {unit}", names::plain(low)),
+            None => format!("write a positive number of {unit}"),
+        },
         (None, _) => "write a figure inside the range".to_owned(),
     }
 }

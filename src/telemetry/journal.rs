@@ -45,6 +45,8 @@ pub struct Journal {
 
 /// How long a writer that cannot write waits before it tries the file again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// The pause after each write, in which lines gather. A reader of the file is behind by no more than that.
+const GATHER: Duration = Duration::from_millis(5);
 
 impl Journal {
     /// Opens the file (appending) and starts the writer.
@@ -113,11 +115,13 @@ impl Writer {
 
     fn run(mut self, lines: &Receiver<Arc<Stamped>>) {
         loop {
-            // Flush when nothing more is waiting, so that a reader sees lines at once and a burst costs one write.
+            // Flush when nothing more is waiting, so that a reader sees lines at once and a burst costs one write. On a busy
+            // gateway this thread is not woken for each line: that would cost more than to write it.
             let event = match lines.try_recv() {
                 Ok(event) => event,
                 Err(_) => {
                     self.flush();
+                    std::thread::sleep(GATHER);
                     match lines.recv_timeout(Duration::from_secs(60)) {
                         Ok(event) => event,
                         Err(RecvTimeoutError::Timeout) => continue,

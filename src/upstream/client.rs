@@ -106,7 +106,7 @@ impl Client {
     pub async fn connect(&self, fresh: bool) -> std::result::Result<Link, Fault> {
         let home = Arc::clone(&self.inner);
         if let Some(wire) = home.pool.checkout(fresh) {
-            return Ok(Link { wire, home, reused: true });
+            return Ok(Link { wire, home, reused: true, failed: false });
         }
         let wire = match self.made().await? {
             Made::One(one) => Wire::One(one),
@@ -117,7 +117,7 @@ impl Client {
                 Wire::Many(place)
             }
         };
-        Ok(Link { wire, home, reused: false })
+        Ok(Link { wire, home, reused: false, failed: false })
     }
 
     async fn made(&self) -> std::result::Result<Made, Fault> {
@@ -168,6 +168,8 @@ pub struct Link {
     wire: Wire,
     home: Arc<Inner>,
     reused: bool,
+    /// Whoever is at its other end failed: the next call is not sent there again, but where the name leads to by then.
+    failed: bool,
 }
 
 impl Link {
@@ -214,6 +216,7 @@ impl Link {
         match answer {
             Ok(answer) => {
                 let (mut head, incoming) = answer.into_parts();
+                self.failed = head.status.is_server_error() || head.status == StatusCode::GONE;
                 let decoder = Decoder::of(&head.headers).map(Box::new);
                 if decoder.is_some() {
                     // They spoke about the bytes on the wire.
@@ -234,8 +237,9 @@ impl Link {
 
     /// The answer is read: the connection may carry the next request.
     pub(super) fn give_back(self) {
-        if let Wire::One(one) = self.wire {
-            self.home.pool.give_back(one);
+        match self.wire {
+            Wire::One(one) if !self.failed => self.home.pool.give_back(one),
+            _ => {}
         }
     }
 }

@@ -62,13 +62,15 @@ impl Pool {
             }
         }
         let mut ones = self.ones();
-        while let Some(Idle { wire, since }) = ones.pop() {
+        loop {
+            // The one used last; first of those that this thread has.
+            let near = ones.iter().rposition(|idle| idle.wire.at_home()).or(ones.len().checked_sub(1))?;
+            let Idle { wire, since } = ones.remove(near);
             let young = wire.born.elapsed() < self.limits.age;
             if wire.sender.is_ready() && since.elapsed() < self.limits.idle && young {
                 return Some(Wire::One(wire));
             }
         }
-        None
     }
 
     /// It may be used, also after so much more time.

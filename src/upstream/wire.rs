@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::{http1, http2};
@@ -36,6 +37,15 @@ pub(super) struct One {
     pub(super) born: Instant,
     /// Bytes read so far.
     pub(super) read: Arc<AtomicU64>,
+    /// The thread that its task was given to: where threads have runtimes of their own, a request there need wake no other.
+    home: ThreadId,
+}
+
+impl One {
+    /// Its task is on this thread.
+    pub(super) fn at_home(&self) -> bool {
+        self.home == std::thread::current().id()
+    }
 }
 
 impl Drop for One {
@@ -153,7 +163,7 @@ pub(super) async fn speak(socket: Socket, http2: bool) -> Result<Made, Fault> {
     if !http2 {
         let (sender, connection) = http1::Builder::new().handshake(io).await.map_err(failed)?;
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        return Ok(Made::One(One { sender, task, born, read }));
+        return Ok(Made::One(One { sender, task, born, read, home: std::thread::current().id() }));
     }
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);

@@ -128,6 +128,11 @@ fn what_is_wrong_with_a_history_has_its_exit_code() {
     assert_eq!(code(&["--trace", "nowhere.csv"]).0, 2);
     let (exit, said) = code(&["--trace", "bad.csv"]);
     assert!(exit == 2 && said.contains("line 4") && said.contains("awful"), "{said}");
+    fs::write(dir.path().join("worse.csv"), HISTORY.replace("major", "awful").replace("minor", "smal")).unwrap();
+    let (exit, said) = code(&["--trace", "worse.csv"]);
+    let wrong = HISTORY.lines().filter(|l| l.contains("major") || l.contains("minor")).count();
+    assert!(wrong > 1 && exit == 2, "{said}");
+    assert_eq!(said.matches("worse.csv, line ").count(), wrong, "{said}");
     let (exit, said) = code(&["--trace", "h.csv", "--map", "x=chanel-a"]);
     assert!(exit == 2 && said.contains("did you mean channel-a?"), "{said}");
     let (exit, said) = code(&["--trace", "h.csv", "--map", "z=channel-a"]);

@@ -541,6 +541,24 @@ fn explain_explains_lists_and_suggests() {
     let v: Value = serde_json::from_slice(&run(dir.path(), &["explain", "--list", "--format", "json"]).stdout).unwrap();
     assert_eq!(list.lines().count(), v.as_array().unwrap().len());
     assert!(v.as_array().unwrap().iter().all(|r| r["why"].as_str().is_some_and(|w| !w.is_empty())));
+    // A code of a drill, and what somebody may write for one.
+    for code in ["no_failover", "NO_FAILOVER", "no-failover"] {
+        let o = run(dir.path(), &["explain", code]);
+        assert_eq!(
+            (o.status.code(), out(&o).lines().next()),
+            (Some(0), Some("no_failover (failure: FAIL in a valid run)"))
+        );
+        for part in ["What it means for the customer", "What usually causes it", "What to look at next"] {
+            assert!(out(&o).contains(part), "{}", out(&o));
+        }
+    }
+    let o = run(dir.path(), &["explain", "truncated_as_complete"]);
+    assert_eq!(o.status.code(), Some(4));
+    assert!(err(&o).contains("did you mean truncated_as_success?"), "{}", err(&o));
+    let o = run(dir.path(), &["explain", "guard_lost", "--format", "json"]);
+    let code: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!((code["code"].as_str(), code["severity"].as_str()), (Some("guard_lost"), Some("invalid")));
+    assert!(v.as_array().unwrap().contains(&code) && list.contains("\nfault_bypassed "), "{list}");
     let alone = run(dir.path(), &["explain"]);
     assert_eq!(alone.status.code(), Some(2));
     assert!(err(&alone).contains("`llmfo explain --list` names every rule"), "{}", err(&alone));

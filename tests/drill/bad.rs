@@ -1,4 +1,4 @@
-//! A bad gateway does not pass, and is told why.
+//! A bad gateway does not pass, and is told why; the exit code says so too (bug case B139).
 
 use crate::stage::{LLMFO, Proc, codes, drill, turn};
 

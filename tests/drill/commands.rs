@@ -107,3 +107,70 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stdout));
     assert!(text(&out.stdout).contains("did you mean `telemetry`?"), "{}", text(&out.stdout));
 }
+
+#[test]
+fn show_and_clean_speak_json() {
+    let out = llmfo(&["drill", "show", "region-outage", "--format", "json"]);
+    let shown: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (out.status.code(), shown["format"].as_u64(), shown["name"].as_str()),
+        (Some(0), Some(1), Some("region-outage"))
+    );
+    assert_eq!(
+        shown["text"],
+        text(&llmfo(&["drill", "show", "region-outage"]).stdout).trim_end_matches('\n').to_owned() + "\n"
+    );
+    assert_eq!(shown["drill"]["route"], "support-chat");
+    assert!(shown["drill"]["rounds"][0]["faults"].as_array().is_some_and(|f| !f.is_empty()), "{shown}");
+    let out = llmfo(&["drill", "clean", "--format", "json"]);
+    let clean: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let nothing = serde_json::json!({"format": 1, "cleanup": "clean", "said": [], "running": [], "unreadable": [], "dirty_servers": []});
+    assert_eq!((out.status.code(), clean), (Some(0), nothing));
+}
+
+/// What cannot be read, or not be locked, may hide a fault: it is said and is not "nothing". A folder in the place of a file
+/// stands for what another user may not open; root may open everything.
+#[test]
+fn clean_says_what_it_cannot_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("llmfo");
+    let clean = || {
+        let mut c = Command::new(LLMFO);
+        let out = c.args(["drill", "clean", "--format", "json"]).env("XDG_STATE_HOME", dir.path()).output().unwrap();
+        let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+        (out.status.code(), said)
+    };
+    std::fs::create_dir_all(state.join("drills")).unwrap();
+    // A run that has broken one path, was killed, and whose log was cut in the middle of its last line.
+    let log = concat!(
+        r#"{"begin":{"at":{"mono_ms":1,"wall_ms":1},"begin":{"format":1,"run":"1-2","drill":"outage","pid":2,"server":"http://127.0.0.1:9","embedded":false,"snapshot":{}}}}"#,
+        "\n",
+        r#"{"intent":{"at":{"mono_ms":2,"wall_ms":2},"n":1,"change":{"set_enabled":{"proxy":"p","enabled":false}}}}"#,
+        "\n",
+        r#"{"answer":{"at":{"mono_ms":3"#
+    );
+    std::fs::write(state.join("drills/1-2.jsonl"), log).unwrap();
+    let lock = state.join("locks/http---127-0-0-1-9.lock");
+    std::fs::create_dir_all(&lock).unwrap();
+    let (exit, said) = clean();
+    assert_eq!((exit, said["cleanup"].as_str()), (Some(6), Some("dirty")), "{said}");
+    let text = said["said"][0].as_str().unwrap();
+    assert!(text.contains("drill outage (process 2, run 1-2)") && text.contains("9.lock"), "{text}");
+    assert_eq!(said["dirty_servers"], serde_json::json!(["http://127.0.0.1:9"]));
+    assert_eq!(std::fs::read_to_string(state.join("drills/1-2.jsonl")).unwrap(), log, "it was left as it is");
+
+    // Cut so early that not even its server is known.
+    std::fs::remove_dir(&lock).unwrap();
+    std::fs::write(state.join("drills/1-2.jsonl"), &log[..60]).unwrap();
+    let (exit, said) = clean();
+    assert_eq!(exit, Some(6), "{said}");
+    assert!(said["unreadable"][0].as_str().unwrap().contains("its first line is torn"), "{said}");
+
+    // The list of what a lab has made.
+    std::fs::remove_file(state.join("drills/1-2.jsonl")).unwrap();
+    assert_eq!(clean().0, Some(0));
+    std::fs::create_dir(state.join("lab-http___127.0.0.1_9.json")).unwrap();
+    let (exit, said) = clean();
+    assert_eq!(exit, Some(6), "{said}");
+    assert!(said["unreadable"][0].as_str().unwrap().contains("lab-http___127.0.0.1_9.json"), "{said}");
+}

@@ -2,6 +2,8 @@
 //! measure the machine.
 
 #[cfg(test)]
+mod apart;
+#[cfg(test)]
 mod bad;
 #[cfg(test)]
 mod commands;

@@ -73,6 +73,32 @@ fn who_has_no_key_or_a_wrong_one_is_told_so_and_nobody_is_asked() {
     counted(&rig, "batch", "expired_key", 1);
 }
 
+/// Bug case B152: whatever is sent in place of a key is answered alike, and repeated nowhere.
+#[test]
+fn b152_odd_keys_are_answered_alike_and_repeated_nowhere() {
+    let mock = Mock::start(good("a"));
+    let rig = rig(&mock, file("", ""));
+    let long = format!("Bearer sk-llmfo-{}", "CANARYKEY".repeat(900));
+    for key in [
+        &b"Bearer "[..],
+        b"Bearer  ",
+        b"Bearer CANARYKEY\xc3\xa9\xff",
+        b"Bearer CANARYKEY CANARYKEY",
+        long.as_bytes(),
+        b"CANARYKEY",
+    ] {
+        let mut head =
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\nauthorization: ".to_vec();
+        head.extend_from_slice(key);
+        head.extend_from_slice(b"\r\n\r\n{}");
+        let answer = http::send(rig.listen, &head).whole();
+        assert_eq!((answer.status, answer.code().as_str()), (401, "invalid_api_key"), "{}", answer.text());
+        assert!(!answer.text().contains("CANARYKEY") && !answer.text().contains("shop"), "{}", answer.text());
+    }
+    assert_eq!(mock.asked(), 0);
+    assert!(!rig.metrics().contains("CANARYKEY"));
+}
+
 #[test]
 fn without_a_key_a_body_is_not_uploaded() {
     let mock = Mock::start(good("a"));

@@ -1,5 +1,9 @@
 //! Before the commit point the client never sees a failed attempt; after it, never anything but that attempt.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
 use crate::gateway::{Change, Rig, body};
 use crate::http::{self, End};
 use crate::mock::{self, Mock, Seen, Then, Wire, call_chunk, finish_chunk, good, role_chunk, text_chunk, whole};
@@ -583,6 +587,40 @@ fn a_mistake_of_the_caller_is_returned_and_tried_nowhere_else() {
     }
     assert_eq!(b.asked(), 0);
     assert_eq!(rig.target("a")["state"], "serving", "the caller's mistakes open no breaker");
+}
+
+/// Bug case B145: what the name led to fails by now, and answers so on the connections that were kept; elsewhere all is well.
+#[test]
+fn b145_what_fails_at_an_old_address_is_not_asked_there_again() {
+    let old = Arc::new(Mutex::new(BTreeSet::new()));
+    let moved = Arc::new(AtomicBool::new(false));
+    let (known, gone) = (Arc::clone(&old), Arc::clone(&moved));
+    let a = Mock::start(move |seen, w| {
+        if gone.load(Ordering::SeqCst) {
+            if known.lock().unwrap().contains(&w.peer()) {
+                return mock::status("503 Service Unavailable", r#"{"error":{"message":"moved"}}"#)(seen, w);
+            }
+        } else {
+            known.lock().unwrap().insert(w.peer());
+            // Until the other one is here as well, on a connection of its own.
+            while known.lock().unwrap().len() < 2 {
+                std::thread::yield_now();
+            }
+        }
+        good("alpha")(seen, w)
+    });
+    let b = Mock::start(good("bravo"));
+    let rig = Rig::new(&[("a", a.address), ("b", b.address)]);
+    std::thread::scope(|s| {
+        let two = [s.spawn(|| rig.stream()), s.spawn(|| rig.stream())];
+        two.into_iter().for_each(|one| assert_eq!(one.join().unwrap().content(), "alpha one two"));
+    });
+    rig.eventually("two kept", || (rig.target("a")["idle_connections"].as_u64() == Some(2)).then_some(()));
+    moved.store(true, Ordering::SeqCst);
+    // Each kept connection fails once, and its customer is answered all the same; two failures open no breaker.
+    let said: Vec<String> = (0..4).map(|_| rig.stream().content()).collect();
+    assert_eq!(said, ["bravo one two", "bravo one two", "alpha one two", "alpha one two"]);
+    assert_eq!(old.lock().unwrap().len(), 2);
 }
 
 #[test]

@@ -182,6 +182,11 @@ fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
 }
 
 impl Wire {
+    /// Which connection this is.
+    pub fn peer(&self) -> std::net::SocketAddr {
+        self.stream.peer_addr().unwrap()
+    }
+
     /// Sends bytes as they are. A client that has left is not the script's business.
     pub fn raw(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());

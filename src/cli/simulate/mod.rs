@@ -17,6 +17,7 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::sim::cost;
 use crate::sim::lessons;
+use crate::sim::narrow;
 use crate::sim::report::{PUBLISHED, Report, Summary};
 use crate::sim::scenario::{self, ceiling_by_hand};
 use crate::sim::swarm::{self, Swarm};
@@ -191,6 +192,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.lay_beside(&plan.policy);
     let (per_second, _) = scenario::requests_per_s(&plan.policy);
     report.notes.extend(report.slots_note(&plan.policy, per_second));
+    report.narrow = narrow::narrow(&plan.policy, per_second);
+    report.notes.extend(narrow::note(&report.narrow, per_second));
     report.notes.extend(notes(&plan));
     let exit = global.term.decided(exit_of(&report));
     match args.format {

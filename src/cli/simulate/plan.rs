@@ -129,8 +129,11 @@ fn history(args: &Args, path: &Path, policy: &Policy) -> Result<(History, Vec<(S
     let hint = "it is a CSV file whose first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`";
     let text = files::text(path, TRACE_MAX_BYTES)
         .map_err(|e| Expected::usage(format!("cannot read {shown}: {e}"), "name a file that can be read"))?;
-    let history =
-        trace::read(&text).map_err(|e| Expected::usage(format!("{shown}, line {}: {}", e.line, e.what), hint))?;
+    let history = trace::read(&text).map_err(|wrong| {
+        let said: Vec<String> = wrong.iter().map(|e| format!("{shown}, line {}: {}", e.line, e.what)).collect();
+        let first = if said.len() == trace::BAD_LINES_MAX { "\n(the first of them)" } else { "" };
+        Expected::usage(format!("{}{first}", said.join("\n")), hint)
+    })?;
     let mut map = BTreeMap::new();
     for entry in &args.map {
         let Some((name, target)) = entry.split_once('=') else {

@@ -83,7 +83,7 @@ pub(super) fn check(case: &mut Case<'_>) {
                     r.entry,
                     since / 1e3
                 ),
-                None => format!("{name}: {} after {:.0} ms", end_text(r), waited),
+                None => format!("{name}: {} after {:.0} ms{}", end_text(r), waited, unheld(r)),
             };
             case.findings.add(code, text);
         }
@@ -98,6 +98,16 @@ pub(super) fn check(case: &mut Case<'_>) {
     if missed.len() as f64 > ev.declared.deadline_miss_rate * after as f64 {
         for what in missed {
             case.findings.add("deadline_missed", what);
+        }
+    }
+}
+
+/// Why nobody could stand in any more for a request that had nothing of use, if its gateway gave that away.
+fn unheld(r: &RequestRow) -> &'static str {
+    match r.tool_calls.is_empty() {
+        true => "",
+        false => {
+            "; parts of a tool call had been relayed before the call was whole, so that no other provider could answer: a call is held until its end"
         }
     }
 }

@@ -117,6 +117,42 @@ fn a_request_that_met_the_broken_provider_first_counts_although_nobody_answered_
     assert_eq!((round.turns_not_by_primary, round.affected), (40, 40));
 }
 
+/// What is judged is a part of what met the broken provider first, and both are counted by one rule: a request whose second
+/// dial went there is in neither, and where nothing is judged nothing is counted as if it were.
+#[test]
+fn n_of_the_bound_is_a_part_of_those_that_met_the_broken_provider_first() {
+    let mut ev = good();
+    let attempt = |target: &str, class: &str| GatewayAttempt {
+        target: target.into(),
+        class: class.into(),
+        reason: "first_token_timeout".into(),
+        ..GatewayAttempt::default()
+    };
+    let mut view = GatewayView { name: "region-1".into(), ..GatewayView::default() };
+    for (n, i) in (20..24).enumerate() {
+        ev.requests[i].gateway_request_id = Some(format!("r{i}"));
+        let dials = match n {
+            // One of them by another way: the stand-in failed first.
+            3 => vec![attempt("local-b", "provider"), attempt("local-a", "provider"), attempt("local-b", "success")],
+            _ => vec![attempt("local-a", "provider"), attempt("local-b", "success")],
+        };
+        let record = GatewayRecord { attempts: dials, ..GatewayRecord::default() };
+        view.decisions.push(GatewayDecision { request: format!("r{i}"), at_ms: ev.requests[i].ended_ms, record });
+    }
+    ev.gateways = Some(vec![view]);
+    let j = judge(&ev);
+    let bound = &j.recovery.bound;
+    assert_eq!((bound.met_first, bound.n, row(&j, "within_bound").n), (3, 3, 3));
+    assert!(row(&j, "within_bound").measured.contains("3 met it first, 3 of them judged"), "{bound:?}");
+    // A foreign gateway's: not judged, so nothing was counted for a verdict.
+    ev.gateways = None;
+    ev.policy_of = PolicyOf::Lab;
+    let j = judge(&ev);
+    let bound = &j.recovery.bound;
+    assert!(bound.unknown.is_some());
+    assert_eq!((bound.n, bound.within, bound.worst_excess_ms, row(&j, "within_bound").n), (0, 0, None, 0));
+}
+
 /// A drill that cuts answers inside keeps the path up: that the provider went on being asked is no figure of independence.
 #[test]
 fn where_nothing_was_cut_off_whole_nothing_is_counted_as_independent() {

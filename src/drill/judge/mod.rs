@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Evidence, GatewayTimings, Spoilt};
+use super::evidence::{Evidence, GatewayTimings};
+use super::spoilt::{Reason, Spoilt};
 use super::verdict::{Finding, Findings, Kept, Promise, Verdict, Weight};
 use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
 
@@ -210,18 +211,33 @@ pub fn judge(ev: &Evidence) -> Judgement {
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
     };
-    match (&ev.lab_lost, &ev.spoilt) {
-        (Some(why), _) => without_lab(ev, why, judgement),
-        (None, Some(spoilt)) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, None) if ev.ended_by_hand() => half(judgement),
-        (None, None) => match &ev.slow {
-            // A gateway that did well all the same did well.
-            Some(slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-                unjudged(slow, Vec::new(), judgement)
-            }
-            _ => judgement,
-        },
+    let judgement = valid_alone(judgement);
+    match (ev.spoils.for_good(), ev.spoils.stood_still()) {
+        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, _) if ev.ended_by_hand() => half(judgement),
+        // A gateway that did well all the same did well.
+        (None, Some(slow)) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            unjudged(slow, Vec::new(), judgement)
+        }
+        (None, _) => judgement,
     }
+}
+
+/// A run that says nothing about the gateway has no row that reads as if it did, whatever else was found.
+fn valid_alone(judgement: Judgement) -> Judgement {
+    let Some(first) = judgement.findings.iter().find(|f| f.weight == Weight::Invalid) else { return judgement };
+    let why = format!("the run says nothing ({})", first.code);
+    let mut promises = judgement.promises;
+    for promise in &mut promises {
+        promise.verdict = Kept::NotJudged;
+        // One that could not be judged anyway keeps its own reason.
+        for row in promise.rows.iter_mut().filter(|r| r.verdict != Kept::NotJudged) {
+            row.verdict = Kept::NotJudged;
+            row.why.clone_from(&why);
+        }
+    }
+    Judgement { promises, ..judgement }
 }
 
 /// Somebody ended the run: half of it is no ground for anything but proven harm.
@@ -257,7 +273,7 @@ fn without_lab(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
             format!("harm is judged up to {:.2} s, when it was last asked; what came later needs its records", at / 1e3)
         },
     );
-    let spoilt = Spoilt { code: "lab_lost".into(), text: format!("{why}; {until}") };
+    let spoilt = Spoilt::by(Reason::LabLost, format!("{why}; {until}"));
     unjudged(&spoilt, conduct::harm_proven(ev), judgement)
 }
 
@@ -266,11 +282,15 @@ fn without_lab(ev: &Evidence, why: &str, judgement: Judgement) -> Judgement {
 fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgement {
     let mut findings = Findings::default();
     findings.add_all(harm);
-    findings.add(&spoilt.code, spoilt.text.clone());
-    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", spoilt.code));
+    findings.add(spoilt.reason.code(), spoilt.text.clone());
+    let promises = not_judged(judgement.promises, &format!("the run says nothing ({})", spoilt.reason.code()));
     let verdict = findings.verdict(false);
     Judgement { verdict, findings: findings.sorted(), promises, ..judgement }
 }
+
+/// Why a recovery that the restore brought is not the gateway's.
+pub(crate) const AFTER_RESTORE: &str =
+    "useful answers came back only after the restore: the outage itself was not recovered from";
 
 /// True if recovery can be spoken of at all.
 pub(crate) fn hit(rto: &Rto) -> bool {

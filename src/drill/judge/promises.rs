@@ -95,17 +95,22 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
         if was_hit { total.map_or_else(|| "not recovered".into(), |v| format!("{v:.0} ms")) } else { "none".into() };
     // Of a time that can be computed although no turn of the outage met the fault, nothing was kept.
     let met = r.affected() > 0;
-    let rto_verdict = if rto_verdict == Kept::Pass && !met { Kept::NotJudged } else { rto_verdict };
-    let rto_why = if was_hit && !met { "no turn that started in the outage met the broken provider" } else { "" };
+    let after_restore = worst.is_some_and(|w| w.after_restore == Some(true));
+    let rto_verdict = if rto_verdict == Kept::Pass && (!met || after_restore) { Kept::NotJudged } else { rto_verdict };
+    let rto_why = match (was_hit, met) {
+        (true, false) => "no turn that started in the outage met the broken provider",
+        (true, true) if after_restore => super::AFTER_RESTORE,
+        _ => "",
+    };
+    let rto_text = if after_restore { format!("{rto_text}, only after the restore") } else { rto_text };
     // A primary that was never away cannot come back.
     let away = || r.rounds.iter().filter(|w| hit(&w.rto));
-    let failbacks: Vec<f64> = away().filter_map(|w| w.failback_ms).collect();
+    let back = away().filter(|w| w.failback_ms.is_some()).count();
     let sought = away().filter(|w| w.failback_sought).count();
-    let failback = failbacks.iter().copied().fold(None, |m: Option<f64>, v| Some(m.map_or(v, |m| m.max(v))));
-    let failback_verdict = if sought > failbacks.len() { Kept::Fail } else { kept(failback, declared) };
-    let failback_text =
-        if sought > failbacks.len() { format!("{} of {sought} rounds", failbacks.len()) } else { ms(failback) };
-    let what = "useful answers back after the cut (slowest round)";
+    let failback = r.failback_ms();
+    let failback_verdict = if sought > back { Kept::Fail } else { kept(failback, declared) };
+    let failback_text = if sought > back { format!("{back} of {sought} rounds") } else { ms(failback) };
+    let what = "useful answers back in the outage, after the cut (slowest round)";
     let rto_row = row("rto_ms", what, at_most(declared), rto_text, r.turns(), rto_verdict);
     let mut rows = vec![
         Row { why: rto_why.into(), ..rto_row },
@@ -135,16 +140,21 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
         let measured = match (&b.unknown, b.n) {
             (Some(_), _) => "not known".into(),
             (None, 0) => "none".into(),
-            (None, _) => format!("{:.0} % (worst {:+.0} ms)", share * 100.0, b.worst_excess_ms.unwrap_or(0.0)),
+            (None, _) => format!(
+                "{:.0} % (worst {:+.0} ms; {} met it first, {} of them judged)",
+                share * 100.0,
+                b.worst_excess_ms.unwrap_or(0.0),
+                b.met_first,
+                b.n
+            ),
         };
         let least = format!("≥ {:.0} %", BOUND_SHARE * 100.0);
-        let n = if b.unknown.is_some() { 0 } else { b.n };
         let verdict = b.kept().map_or(Kept::NotJudged, Kept::when);
         let why = b.unknown.clone().unwrap_or_else(|| match (b.n, b.met_first) {
             (0, met) if met > 0 => format!("{met} met the broken provider first, and a stand-in answered none of them"),
             _ => String::new(),
         });
-        rows.push(Row { why, ..row("within_bound", &what, least, measured, n, verdict) });
+        rows.push(Row { why, ..row("within_bound", &what, least, measured, b.n, verdict) });
     }
     let mut all = promise("recovery", "rto_ms", json!(declared), json!(total.map(f64::round)), r.turns(), rows);
     // The other rows do not speak for the one that the promise is about.

@@ -21,7 +21,7 @@ pub struct Bound {
     /// Requests that met the broken provider first, as far as they are known, answered or not.
     #[serde(default)]
     pub met_first: usize,
-    /// Affected requests that were answered, as far as they are known.
+    /// Of these, answered by a stand-in, with a known limit to be held to; 0 where `unknown` says why none is judged.
     pub n: usize,
     /// Of these, within limit + stand-in's own time to first token + 100 ms.
     pub within: usize,
@@ -55,6 +55,10 @@ pub struct RoundRecovery {
     pub turns_not_by_primary: usize,
     /// Recovery time.
     pub rto: Rto,
+    /// It was recovered from only when the restore had begun: the outage itself never was. `None`: not recovered at all, or
+    /// there was nothing to recover from.
+    #[serde(default)]
+    pub after_restore: Option<bool>,
     /// Its parts, as the gateway saw the answer that ended it.
     pub parts: Option<GatewayTimings>,
     /// Restore read back until the useful text of the first useful answer of the primary.
@@ -77,15 +81,23 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// The round that took longest; one that never recovered is longer than any.
+    /// The round that took longest; one that never recovered is longer than any, and one that only the restore ended longer
+    /// than any that was survived.
     #[must_use]
     pub fn worst(&self) -> Option<&RoundRecovery> {
         let key = |r: &&RoundRecovery| match r.rto {
-            Rto::NotHit => -1.0,
-            Rto::NotRecovered { .. } => f64::INFINITY,
-            Rto::Recovered { .. } => r.rto.total_ms().unwrap_or(0.0),
+            Rto::NotHit => (0, 0.0),
+            Rto::Recovered { .. } => (1 + u8::from(r.after_restore == Some(true)), r.rto.total_ms().unwrap_or(0.0)),
+            Rto::NotRecovered { .. } => (3, 0.0),
         };
-        self.rounds.iter().max_by(|a, b| key(a).total_cmp(&key(b)))
+        self.rounds.iter().max_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1)))
+    }
+
+    /// The longest way back of a primary after a restore, over all rounds.
+    #[must_use]
+    pub fn failback_ms(&self) -> Option<f64> {
+        let away = self.rounds.iter().filter(|r| hit(&r.rto));
+        away.filter_map(|r| r.failback_ms).fold(None, |m: Option<f64>, v| Some(m.map_or(v, |m| m.max(v))))
     }
 
     /// Turns that started in an outage, over all rounds.
@@ -195,6 +207,11 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
         affected: not_by_primary,
         turns_not_by_primary: not_by_primary,
         rto: found,
+        after_restore: match found {
+            // Where answers are only cut inside, the primary is not away, and nothing is recovered from.
+            Rto::Recovered { to_ms, .. } if window.dead() => Some(to_ms >= window.restoring_ms),
+            _ => None,
+        },
         parts,
         failback_ms: failback.map(|at| at - window.restored_ms),
         failback_sought: case.ev.aborted.is_none() && facts.iter().any(|t| after(&t)),
@@ -216,14 +233,18 @@ fn parts(case: &Case<'_>, turn: usize, to_ms: f64, total: f64) -> Option<Gateway
 /// nothing delivered are held to it too: a connection that was closed under them explains the time until then and no more.
 /// Of a foreign gateway's requests only those are known whose marker reached the broken provider before its path broke.
 fn bound(case: &Case<'_>) -> Bound {
-    let mut out = Bound { unknown: unknown(case), met_first: met_first(case), ..Bound::default() };
+    let mut out = Bound { unknown: unknown(case), ..Bound::default() };
     for (i, r) in case.counted() {
-        let (Some(at), Some(stand_in)) = (r.useful_text_ms.or(r.committed_ms), case.author(i)) else { continue };
-        let met =
-            |w: &&Window| w.dead() && !w.breaks_entry(&r.entry) && r.started_ms < w.restoring_ms && at > w.injected_ms;
-        let Some(window) = case.ev.windows.iter().find(met).filter(|_| !case.is_broken(&stand_in.provider)) else {
+        let Some(window) = met_first(case, i, r) else { continue };
+        out.met_first += 1;
+        // What cannot be judged is not counted as if it were.
+        if out.unknown.is_some() {
             continue;
-        };
+        }
+        let (Some(at), Some(stand_in)) = (r.useful_text_ms.or(r.committed_ms), case.author(i)) else { continue };
+        if case.is_broken(&stand_in.provider) || at <= window.injected_ms {
+            continue;
+        }
         let Some(limit) = explained(case, i, window) else { continue };
         let Some(own) = own_time(r, stand_in) else { continue };
         let excess = at - r.started_ms - limit - own;
@@ -234,22 +255,21 @@ fn bound(case: &Case<'_>) -> Bound {
     out
 }
 
-/// Requests whose first dial went to the broken provider during an outage and failed, by the gateways' own records; of a
-/// foreign gateway, whose marker reached it before its path broke.
-fn met_first(case: &Case<'_>) -> usize {
-    let met = |i: usize, r: &RequestRow| {
-        let under = |w: &&Window| {
-            w.dead() && !w.breaks_entry(&r.entry) && r.started_ms < w.restoring_ms && r.ended_ms > w.injected_ms
-        };
-        let Some(window) = case.ev.windows.iter().find(under) else { return false };
-        if case.ev.gateways.is_none() {
-            let by_it = case.truths[i].author().is_some_and(|p| case.is_broken(&case.ev.providers[p].provider));
-            return !by_it && explained_from_outside(case, i, window, 0.0).is_some();
-        }
+/// The outage in which a request met the broken provider first: its first dial went there and failed, by the gateways' own
+/// records; of a foreign gateway, its marker reached that provider before its path broke.
+fn met_first<'a>(case: &Case<'a>, i: usize, r: &RequestRow) -> Option<&'a Window> {
+    let under = |w: &&Window| {
+        w.dead() && !w.breaks_entry(&r.entry) && r.started_ms < w.restoring_ms && r.ended_ms > w.injected_ms
+    };
+    let window = case.ev.windows.iter().find(under)?;
+    let met = if case.ev.gateways.is_none() {
+        let by_it = case.truths[i].author().is_some_and(|p| case.is_broken(&case.ev.providers[p].provider));
+        !by_it && seen_before_it_broke(case, i, window).is_some()
+    } else {
         let first = case.ev.decision(r).and_then(|d| d.record.attempts.first());
         first.is_some_and(|a| case.is_broken(&a.target) && a.class != "success")
     };
-    case.counted().filter(|(i, r)| met(*i, r)).count()
+    met.then_some(window)
 }
 
 /// The stand-in's own time: to its first token for a stream, to its end for a whole answer. A call is held until it is
@@ -294,11 +314,16 @@ fn unknown(case: &Case<'_>) -> Option<String> {
     })
 }
 
+/// The broken provider's own row of a request that reached it first, and before its path broke.
+fn seen_before_it_broke<'a>(case: &Case<'a>, i: usize, window: &Window) -> Option<&'a ProviderRow> {
+    let met = |p: &&ProviderRow| case.is_broken(&p.provider) && p.arrived_ms < window.injected_ms;
+    case.trace.seen_by[i].first().map(|p| &case.ev.providers[*p]).filter(met)
+}
+
 /// The same for a gateway that gives no account: the broken provider itself has seen the request, before its path broke.
 fn explained_from_outside(case: &Case<'_>, i: usize, window: &Window, before: f64) -> Option<f64> {
     let d = &case.ev.declared;
-    let met = |p: &&ProviderRow| case.is_broken(&p.provider) && p.arrived_ms < window.injected_ms;
-    let first = case.trace.seen_by[i].first().map(|p| &case.ev.providers[*p]).filter(met)?;
+    let first = seen_before_it_broke(case, i, window)?;
     let silent =
         window.faults.iter().any(|f| f.provider.as_deref() == Some(&first.provider) && f.see.contains("silen"));
     match (silent, case.ev.requests[i].stream) {

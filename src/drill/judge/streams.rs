@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Case;
 use super::answers::Truth;
 use crate::drill::evidence::{CutPoint, Window};
-use crate::measure::{End, ProviderRow};
+use crate::measure::{End, ProviderRow, RequestRow};
 
 /// Answers that were under way at the broken provider when their path broke.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,9 +31,9 @@ pub struct CutKind {
     pub n: usize,
     /// Answered whole by another attempt.
     pub answered_whole: usize,
-    /// Ended with exactly one error event, no `[DONE]` and no finish.
+    /// Ended with exactly one error event, no `[DONE]` and no finish, after the customer had begun to read.
     pub one_error_event: usize,
-    /// Anything else.
+    /// Anything else: cut without an error event, or ended by one although nothing of use had been delivered.
     pub other: usize,
 }
 
@@ -114,6 +114,13 @@ fn was_cut(row: &ProviderRow, window: &Window, repeated: bool) -> bool {
     window.holds(row.arrived_ms) && (!row.completed || beyond || repeated)
 }
 
+/// An error event is the right end of what a customer had begun to use, and of nothing else: before that the stand-in can
+/// answer, and fragments of a call are nothing to use.
+fn ended_as_it_must(r: &RequestRow) -> bool {
+    let one_error = r.end == End::ErrorEvent && r.error_events == 1;
+    one_error && r.committed_ms.is_some() && !r.done_marker && r.finish_reason.is_none()
+}
+
 pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
     let mut out = CutStreams::default();
     for (p, row) in case.ev.providers.iter().enumerate().filter(|(_, r)| case.is_broken(&r.provider)) {
@@ -139,7 +146,7 @@ pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
         let whole_from_another = matches!(case.truths[i], Truth::Whole(q) if q != p);
         if r.end == End::Complete && whole_from_another {
             kind.answered_whole += 1;
-        } else if r.end == End::ErrorEvent && r.error_events == 1 && !r.done_marker && r.finish_reason.is_none() {
+        } else if ended_as_it_must(r) {
             kind.one_error_event += 1;
         } else {
             kind.other += 1;

@@ -445,7 +445,8 @@ fn cut_before_content_or_inside_a_call_is_counted_where_it_was_cut() {
     // A call, cut after six events, of which eleven would have been needed; and one cut after all eleven.
     ev.windows[0].faults[0].cut_events = None;
     for (i, events) in [(31, 6), (32, 11)] {
-        let call = ToolCallRow { id: "x".into(), name: "create_ticket".into(), arguments: "{}".into() };
+        let arguments = r#"{"subject":"late"}"#.into();
+        let call = ToolCallRow { id: "x".into(), name: "create_ticket".into(), arguments };
         let mut row = cut(&ev.requests[i], events);
         row.text = String::new();
         row.tool_calls = vec![call];
@@ -455,6 +456,27 @@ fn cut_before_content_or_inside_a_call_is_counted_where_it_was_cut() {
     let j = judge(&ev);
     assert_eq!((j.cut_streams.inside_call.n, j.cut_streams.after_call.n, j.cut_streams.n), (1, 1, 3));
     assert_eq!(j.cut_streams.inside_call.answered_whole, 1);
+
+    // A gateway that relays the call piece by piece can only end it by an error event then. Row and finding agree: nobody had
+    // anything of use yet, so the stand-in should have answered.
+    let call = ToolCallRow { id: "x".into(), name: "create_ticket".into(), arguments: "{\"subj".into() };
+    let r = &mut ev.requests[31];
+    (r.end, r.error_events, r.finish_reason, r.done_marker) = (End::ErrorEvent, 1, None, false);
+    (r.useful_text_ms, r.committed_ms, r.text, r.tool_calls) = (None, None, String::new(), vec![call]);
+    let j = judge(&ev);
+    let inside = j.cut_streams.inside_call;
+    assert_eq!((inside.n, inside.answered_whole, inside.one_error_event, inside.other), (1, 0, 0, 1));
+    assert_eq!(codes(&j), ["no_failover"]);
+    let said = &j.findings[0].examples[0];
+    assert!(said.contains("parts of a tool call had been relayed before the call was whole"), "{said}");
+    let whole = crate::drill::report::whole_line(&j).unwrap();
+    assert!(whole.contains("1 failed otherwise") && !whole.contains("as it must be"), "{whole}");
+
+    // Where text had been read before, the error event is the right end.
+    let r = &mut ev.requests[31];
+    (r.useful_text_ms, r.committed_ms) = (Some(r.started_ms + 50.0), Some(r.started_ms + 50.0));
+    let inside = judge(&ev).cut_streams.inside_call;
+    assert_eq!((inside.one_error_event, inside.other), (1, 0));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::recovery::Recovery;
 use super::streams::CutStreams;
 use super::{Case, hit};
 use crate::drill::evidence::{CutPoint, FaultSpan, Window};
+use crate::drill::verdict::Weight;
 use crate::measure::{End, ProviderRow, percentile};
 
 /// Share of steady requests that must be answered whole.
@@ -191,6 +192,13 @@ pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams, recovery: &Recovery
         case.findings.add("promise_not_judged", text);
     }
     outages_that_met_nobody(case, recovery);
+    // Where something has failed, that is said; where nothing has, a recovery that came with the restore is no pass.
+    let brought = recovery.rounds.iter().filter(|r| r.after_restore == Some(true) && r.affected > 0);
+    if !case.findings.any(Weight::Failure) {
+        for round in brought {
+            case.findings.add("promise_not_judged", format!("{}: {}", round.name, super::AFTER_RESTORE));
+        }
+    }
     if !ev.windows.iter().any(Window::dead) && cut.n == 0 && !case.findings.has("sample_too_small") {
         case.findings.add("promise_not_judged", "no stream was cut, and the drill is about that".into());
     }

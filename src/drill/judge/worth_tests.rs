@@ -36,7 +36,7 @@ fn without_its_lab_a_run_blames_nobody_whatever_the_rows_say() {
     let mut ev = good();
     ev.requests[30].text = "nobody wrote this".into();
     assert_eq!(judge(&ev).verdict, Verdict::Fail);
-    ev.lab_lost = Some("the lab ended: signal 9".into());
+    ev.spoils.add(Spoilt::by(Reason::LabLost, "the lab ended: signal 9"));
     let j = judge(&ev);
     assert_eq!((codes(&j), j.verdict), (vec!["lab_lost"], Verdict::Invalid));
     assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
@@ -56,7 +56,7 @@ fn what_was_not_judged_stands_beside_the_verdict_with_its_reason() {
     assert!(says("waiting at one moment: nothing is declared"), "{skipped:#?}");
     assert!(says("as the gateway saw: a foreign gateway does not say"), "{skipped:#?}");
     assert_eq!(closing(&ev, &j), format!("PASS ({judged} judged, {} not judged)", skipped.len()));
-    ev.lab_lost = Some("gone".into());
+    ev.spoils.add(Spoilt::by(Reason::LabLost, "gone"));
     assert_eq!(closing(&ev, &judge(&ev)), "INVALID");
 }
 
@@ -207,9 +207,8 @@ fn in_a_narrow_terminal_each_row_is_one_line_and_cut_streams_are_joined_with_wha
 
 #[test]
 fn harm_stays_harm_in_a_run_whose_faults_were_lifted() {
-    use crate::drill::evidence::Spoilt;
     let mut ev = good();
-    ev.spoilt = Some(Spoilt { code: "fault_lifted".into(), text: "seen at 7.31 s".into() });
+    ev.spoils.add(Spoilt::by(Reason::FaultLifted, "seen at 7.31 s"));
     (ev.requests[30].end, ev.requests[30].done_marker) = (End::Cut, false);
     let j = judge(&ev);
     assert_eq!((codes(&j), j.verdict), (vec!["fault_lifted"], Verdict::Invalid));
@@ -224,7 +223,7 @@ fn harm_stays_harm_in_a_run_whose_faults_were_lifted() {
 #[test]
 fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
     let mut ev = good();
-    ev.lab_lost = Some("the lab ended: signal 9".into());
+    ev.spoils.add(Spoilt::by(Reason::LabLost, "the lab ended: signal 9"));
     // Request 30 starts at 7,510 ms and ends at 7,910: half an answer that says it is whole.
     ev.requests[30].text.truncate(20);
     assert_eq!(judge(&ev).verdict, Verdict::Invalid);
@@ -237,7 +236,7 @@ fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
     assert_eq!((codes(&j), j.verdict), (vec!["truncated_as_success", "lab_lost"], Verdict::Fail));
     // What came after its end is not the gateway's doing, unless the client saw both ends itself.
     let mut ev = good();
-    ev.lab_lost = Some("gone".into());
+    ev.spoils.add(Spoilt::by(Reason::LabLost, "gone"));
     ev.requests[30].done_marker = true;
     ev.requests[30].end = End::Cut;
     assert_eq!(judge(&ev).verdict, Verdict::Invalid);
@@ -296,12 +295,12 @@ fn a_row_that_was_not_judged_is_named_once() {
 /// The gateway of this run did well what it was asked while the faults were there; the rest it did on paths that were well.
 #[test]
 fn a_drill_whose_lease_ran_out_accuses_nobody() {
-    use crate::drill::evidence::{Aborted, Spoilt};
+    use crate::drill::evidence::Aborted;
     let mut ev = good();
     // The broken provider was reached at 9 s, the lease having lifted the fault: as if around the path.
     ev.providers.push(ProviderRow { arrived_ms: 9000.0, ..seen("local-a", &ev.requests[36]) });
     assert!(codes(&judge(&ev)).contains(&"fault_bypassed"));
-    ev.spoilt = Some(Spoilt { code: "lease_lost".into(), text: "the lease ran out".into() });
+    ev.spoils.add(Spoilt::by(Reason::LeaseLost, "the lease ran out"));
     ev.aborted = Some(Aborted { by: "lease_lost".into(), text: "the lease ran out".into() });
     let j = judge(&ev);
     assert_eq!((codes(&j), j.verdict), (vec!["lease_lost"], Verdict::Invalid));
@@ -313,15 +312,14 @@ fn a_drill_whose_lease_ran_out_accuses_nobody() {
 
 #[test]
 fn a_failure_while_the_surroundings_stood_still_is_nobodys_and_what_went_well_went_well() {
-    let slow = || Spoilt { code: "lab_lost".into(), text: "the lab took 1200 ms".into() };
     let mut ev = good();
-    ev.slow = Some(slow());
+    ev.spoils.add(Spoilt::for_a_while(Reason::LabLost, "the lab took 1200 ms"));
     assert_eq!(judge(&ev).verdict, Verdict::Pass);
     for request in &mut ev.requests {
         request.useful_text_ms = request.useful_text_ms.map(|ms| ms + 60_000.0);
     }
     let mut fast = ev.clone();
-    fast.slow = None;
+    fast.spoils = crate::drill::spoilt::Spoils::default();
     assert_eq!(judge(&fast).verdict, Verdict::Fail);
     let j = judge(&ev);
     assert_eq!((j.verdict, codes(&j)), (Verdict::Invalid, vec!["lab_lost"]));

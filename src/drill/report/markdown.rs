@@ -6,7 +6,6 @@ use super::{
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::propose::nothing;
-use crate::drill::verdict::Weight;
 use crate::report::markdown::{table, text};
 
 fn section(out: &mut String, name: &str, t: &Table) {
@@ -53,12 +52,7 @@ pub fn markdown(ev: &Evidence, j: &Judgement, run: &RunFacts) -> String {
         out.push_str("None.\n");
     }
     for f in &j.findings {
-        let weight = match f.weight {
-            Weight::Harm => "harm",
-            Weight::Failure => "failure",
-            Weight::Invalid => "makes the run invalid",
-            Weight::Note => "note",
-        };
+        let weight = f.weight.word(j.verdict);
         out.push_str(&format!("- `{}` ({weight}, {} cases): {}\n", f.code, f.n, text(&f.text)));
         for example in &f.examples {
             out.push_str(&format!("  - {}\n", text(example)));

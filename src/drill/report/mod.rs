@@ -176,7 +176,7 @@ fn skipped(ev: &Evidence, j: &Judgement) -> (usize, Vec<(String, String)>) {
     let rows = || j.promises.iter().flat_map(|p| &p.rows);
     let judged = rows().filter(|r| r.verdict != Kept::NotJudged).count();
     let why = |r: &Row| match r.name.as_str() {
-        _ if ev.lab_lost.is_some() => "the lab was lost".to_owned(),
+        _ if ev.spoils.lab().is_some() => "the lab was lost".to_owned(),
         _ if !r.why.is_empty() => r.why.clone(),
         "bytes_from_broken_region" if j.independence.asked => "the fault server has no live counters".to_owned(),
         "dials_into_broken_region" if ev.foreign => "a foreign gateway does not say".to_owned(),
@@ -294,16 +294,25 @@ pub fn cut_table(j: &Judgement) -> Option<Table> {
     Some(Table { head, rows })
 }
 
-/// The parts of the recovery time in one line, or why there are none.
+/// How soon customers had useful answers again in the outage, with the parts of that time, and how soon the primary was back
+/// after the restore: two things, each by its own name.
 #[must_use]
 pub fn rto_line(j: &Judgement) -> String {
     let (total, parts) = j.rto_ms();
-    let Some(total) = total else { return "recovery time: none measured".into() };
-    match parts {
-        Some(p) => format!(
-            "recovery time {total:.0} ms; as the gateway saw: decision {:.0}, dial {:.0}, generation {:.0} ms; the remaining {:.0} ms are called detection (not measured by themselves)",
+    let after_cut = match (total, parts) {
+        (None, _) => "none measured".into(),
+        (Some(total), _) if j.recovery.worst().is_some_and(|w| w.after_restore == Some(true)) => format!(
+            "none in the outage (useful answers came back only after the restore, {total:.0} ms after the first turn that the primary did not answer)"
+        ),
+        (Some(total), Some(p)) => format!(
+            "{total:.0} ms; as the gateway saw: decision {:.0}, dial {:.0}, generation {:.0} ms; the remaining {:.0} ms are called detection (not measured by themselves)",
             p.decision_ms, p.dial_ms, p.first_token_ms, p.detection_ms
         ),
-        None => format!("recovery time {total:.0} ms; its parts are not known for a foreign gateway"),
-    }
+        (Some(total), None) => format!("{total:.0} ms; its parts are not known for a foreign gateway"),
+    };
+    let after_restore = match j.recovery.failback_ms() {
+        Some(ms) => format!("; after the restore: the primary useful again after {ms:.0} ms"),
+        None => String::new(),
+    };
+    format!("recovery after the cut: {after_cut}{after_restore}")
 }

@@ -41,6 +41,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
             "decision": part(|p| p.decision_ms),
             "dial": part(|p| p.dial_ms),
             "generation": part(|p| p.first_token_ms),
+            "after_restore": j.recovery.worst().and_then(|w| w.after_restore),
         },
         "useful_text_ms": {
             "p50": rounded(j.useful_text_ms.p50), "p95": rounded(j.useful_text_ms.p95), "n": j.useful_text_ms.n,
@@ -72,7 +73,7 @@ pub fn summary(ev: &Evidence, j: &Judgement, run: &RunFacts) -> Value {
         "windows": ev.windows,
         "dependencies": ev.dependencies,
         "aborted": ev.aborted,
-        "lab_lost": ev.lab_lost,
+        "lab_lost": ev.spoils.lab().map(|s| s.text.as_str()),
         "policy_of": ev.policy_of,
         "timeline": run.timeline,
         "proposals": run.proposals,

@@ -1,5 +1,6 @@
 //! Beside the verdict: what it rests on, and the next step.
 
+use crate::drill::codes;
 use crate::drill::evidence::Evidence;
 use crate::drill::judge::Judgement;
 use crate::drill::verdict::{Finding, Verdict, Weight};
@@ -41,9 +42,7 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
 fn aborted(ev: &Evidence) -> Vec<String> {
     let Some(why) = &ev.aborted else { return Vec::new() };
     let mut out = vec![format!("why: {}: {}; a part of a run is judged for harm alone", why.by, why.text)];
-    if ev.ended_by_hand() {
-        out.push("next: run it again, to its end".into());
-    }
+    out.extend(codes::all().find(|c| c.name == why.by).map(|c| format!("next: {}", c.next)));
     out
 }
 
@@ -80,28 +79,8 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "steady_state_not_met" if says("text that no provider has in its log") => {
             "start the gateway with the addresses under `providers` of this lab: another one answered".into()
         }
-        "steady_state_not_met" => "make the gateway answer first; nothing was broken yet".into(),
-        "fault_bypassed" => {
-            "let the gateway dial the lab's providers by the URLs under `providers`, and no other way".into()
-        }
         "fault_not_seen" => format!("is the broken provider the first choice of route {route}?"),
-        "stand_in_down" => "make the stand-in well first; its own log says what it answered".into(),
-        "generator_late" => "run it again on a machine that has less to do".into(),
-        "sample_too_small" => "let the outage last longer, or the load be higher, in a copy of the drill file".into(),
-        "lab_lost" | "fault_lifted" | "fault_server_lost" | "evidence_lost" => {
-            "run it again, with nobody else at the lab".into()
-        }
-        "failback_missed" => {
-            "recovery_ms holds for the way back too: a target is looked at again after `base_cooldown_s`, up to \
-             `max_cooldown_s`; lower those, or declare more time"
-                .into()
-        }
-        _ if first.weight == Weight::Failure || first.weight == Weight::Harm => {
-            "report.md names the cases; what a gateway of yours decided about one is in its journal: llmfo trace REQUEST_ID \
-             --journal FILE"
-                .into()
-        }
-        _ => return None,
+        code => codes::find(code)?.next.to_owned(),
     })
 }
 
@@ -132,7 +111,7 @@ mod tests {
         let (lines, nothing) = by("interrupted");
         assert!(lines[0].starts_with("why: interrupted: Ctrl-C;") && lines[1].starts_with("next: "), "{lines:?}");
         assert!(nothing.contains("ended before"), "{nothing}");
-        assert_eq!(by("max_duration").0.len(), 1);
+        assert!(by("max_duration").0[1].contains("limits.max_duration_s"));
     }
 
     #[test]
@@ -146,7 +125,8 @@ mod tests {
         assert_eq!(lines[1], "next: `failover: none`: out");
         // What nobody standing in does not explain is not put down to it.
         let lines = told("schema_broken", "c1", |ev| ev.declared.nobody_stands_in = Some("x".into()));
-        assert!(lines[1].starts_with("next: report.md"), "{lines:?}");
+        assert_eq!(lines[1], format!("next: {}", codes::find("schema_broken").unwrap().next));
+        assert!(told("spliced_answer", "c1", |_| {})[1].starts_with("next: report.md"));
         // The quoted cause leads, not what a handoff has been for before.
         let quoted =
             "c1: HTTP error 503 (handoff): \"local-a: capability_json_schema; local-b: capability_json_schema\"";

@@ -122,7 +122,7 @@ impl Run<'_> {
         if let Some(embedded) = &mut stage.embedded {
             journals = embedded.stop_gateways().await;
         }
-        if self.evidence.lab_lost.is_some() {
+        if self.evidence.spoils.lab().is_some() {
             return Ok(journals);
         }
         let topology = lab.topology().await?;

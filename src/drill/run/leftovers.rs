@@ -23,6 +23,10 @@ pub struct Healing {
     pub said: Vec<String>,
     /// The worst of the clean-ups.
     pub cleanup: Cleanup,
+    /// Of these, drills that are at work now.
+    pub running: Vec<String>,
+    /// What could not be read, so that it may hide a fault.
+    pub unreadable: Vec<String>,
     /// Fault servers on which something may still be broken.
     pub dirty_servers: Vec<String>,
 }
@@ -33,7 +37,11 @@ pub struct Healing {
 /// The folder cannot be listed.
 pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
     let mut out = left_behind(state, held).await?;
-    out.said.splice(0..0, Lock::held(state));
+    for what in Lock::unreadable(state) {
+        unreadable(&mut out, format!("a lock cannot be looked at, and a drill may be at work: {what}"));
+    }
+    out.running = Lock::held(state);
+    out.said.splice(0..0, out.running.clone());
     Ok(out)
 }
 
@@ -51,16 +59,22 @@ async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
     let mut out = Healing::default();
     let scanned = scan(&logs_folder(state))?;
     for what in scanned.unreadable {
-        out.said.push(format!("a log cannot be read and may hide a fault: {what}"));
-        out.cleanup = out.cleanup.max(Cleanup::Dirty);
+        unreadable(&mut out, format!("a log cannot be read and may hide a fault: {what}"));
     }
     for (path, undo) in scanned.left {
         let server = undo.begin.server.clone();
         let _lock = match held {
             Some(held) if held == server => None,
-            _ => match Lock::take(state, &server, "clean") {
-                Ok(lock) => Some(lock),
-                Err(_) => continue,
+            _ => match Lock::try_take(state, &server, "clean") {
+                Ok(Some(lock)) => Some(lock),
+                // It restores what it has broken; who it is is said beside this.
+                Ok(None) => continue,
+                Err(e) => {
+                    let text =
+                        format!("{} did not say that it had restored, and is left as it is: {}", who(&undo), e.what);
+                    dirty(&mut out, &server, text);
+                    continue;
+                }
             },
         };
         one(&path, &undo, &mut out).await;
@@ -72,6 +86,9 @@ async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
 
 /// Proxies of labs that were killed.
 async fn labs(state: &Path, out: &mut Healing) {
+    for what in crate::lab::home::Claim::unreadable(state) {
+        unreadable(out, format!("what a lab has made cannot be read and may be left: {what}"));
+    }
     for (server, result) in crate::lab::paths::remove_dead(state).await {
         match result {
             Ok(None) => {}
@@ -83,8 +100,7 @@ async fn labs(state: &Path, out: &mut Healing) {
 
 async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
     let begin = &undo.begin;
-    let who =
-        format!("drill {} (process {}, run {})", printable(&begin.drill, 64), begin.pid, printable(&begin.run, 64));
+    let who = who(undo);
     let at = printable(&begin.server, 100);
     let (mut wal, client) = match (WalFile::open(path), Client::anywhere(&begin.server)) {
         (Ok(wal), Ok(client)) => (wal, client),
@@ -138,6 +154,17 @@ async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
         Restoration::Dirty(_) => Cleanup::Dirty,
     };
     out.cleanup = out.cleanup.max(worst);
+}
+
+fn unreadable(out: &mut Healing, text: String) {
+    out.said.push(text.clone());
+    out.unreadable.push(text);
+    out.cleanup = Cleanup::Dirty;
+}
+
+fn who(undo: &Undo) -> String {
+    let begin = &undo.begin;
+    format!("drill {} (process {}, run {})", printable(&begin.drill, 64), begin.pid, printable(&begin.run, 64))
 }
 
 fn dirty(out: &mut Healing, server: &str, text: String) {

@@ -8,10 +8,12 @@ pub mod embedded;
 pub mod faults;
 pub mod folder;
 mod gather;
+mod guard;
 pub mod journal;
 pub mod lab;
 pub mod leftovers;
 pub mod lock;
+pub mod place;
 mod rounds;
 pub mod safety;
 pub mod signals;
@@ -26,11 +28,12 @@ use std::path::PathBuf;
 use futures_util::FutureExt;
 
 use super::checks;
-use super::evidence::{Aborted, Evidence, Spoilt};
+use super::evidence::{Aborted, Evidence};
 use super::judge::{Judgement, judge};
 use super::library::Found;
 use super::propose::propose;
 use super::report::RunFacts;
+use super::spoilt::{Reason, Spoilt};
 use super::verdict::Cleanup;
 use crate::error::Result;
 use crate::load::Key;
@@ -133,11 +136,11 @@ pub async fn execute(
     };
     let stop = spoilt_by(run.stops.asked(), healed);
     let look = stop.is_some() || !matches!(performed, Ok(Ok(())));
-    run.evidence.lab_lost = lab_lost(&mut stage, &run, look, stop.as_ref()).await;
-    if let (Some(stop), None) = (&stop, &run.evidence.spoilt) {
-        run.evidence.spoilt = Some(stop.clone());
+    let lost = lab_lost(&mut stage, &run, look, stop.as_ref()).await;
+    for spoilt in lost.into_iter().chain(stop.clone()) {
+        run.evidence.spoils.add(spoilt);
     }
-    if let (Some(_), Some(embedded)) = (&run.evidence.lab_lost, &mut stage.embedded) {
+    if let (Some(_), Some(embedded)) = (run.evidence.spoils.lab(), &mut stage.embedded) {
         embedded.kill_lab().await;
     }
     // First of all, before anything that may take time or fail.
@@ -156,17 +159,19 @@ pub async fn execute(
         _ => None,
     };
     // It may have gone at the very end, before everything was gathered.
-    if let (Some(Err(_)), None) = (&gathered, &run.evidence.lab_lost) {
-        run.evidence.lab_lost = lab_lost(&mut stage, &run, true, stop.as_ref()).await;
+    if let (Some(Err(_)), None) = (&gathered, run.evidence.spoils.lab())
+        && let Some(lost) = lab_lost(&mut stage, &run, true, stop.as_ref()).await
+    {
+        run.evidence.spoils.add(lost);
     }
-    if run.evidence.lab_lost.is_some() {
+    if run.evidence.spoils.lab().is_some() {
         run.gather_remembered();
     }
     drop(stage.lab_watch.take());
     let (cleanup, cleanup_notes, log) = take_down(&mut stage).await;
     match performed {
         Err(panic) => std::panic::resume_unwind(panic),
-        Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoilt().is_none() => {
+        Ok(Err(e)) if run.evidence.windows.is_empty() && run.evidence.spoils.for_good().is_none() => {
             folder::discard(&made);
             return Err(if cleanup == Cleanup::Dirty { e.and_dirty() } else { e });
         }
@@ -176,8 +181,8 @@ pub async fn execute(
     if let Some(stop) = run.stops.asked() {
         run.evidence.aborted = Some(Aborted { by: stop.by, text: stop.text });
     }
-    if let Some(spoilt) = run.evidence.spoilt.clone().filter(|s| s.code == watch::LEASE && !by_hand(&run.stops)) {
-        run.evidence.aborted = Some(Aborted { by: spoilt.code, text: spoilt.text });
+    if let Some(spoilt) = stop.filter(|s| s.reason == Reason::LeaseLost && !by_hand(&run.stops)) {
+        run.evidence.aborted = Some(Aborted { by: spoilt.reason.code().into(), text: spoilt.text });
     }
     let journals = match gathered {
         Some(Ok(journals)) => journals,
@@ -187,7 +192,9 @@ pub async fn execute(
         }
         None => Vec::new(),
     };
-    run.evidence.slow = run.around.slow().map(|(code, text)| Spoilt { code: code.into(), text });
+    if let Some(slow) = run.around.slow() {
+        run.evidence.spoils.add(slow);
+    }
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
     let judgement = judge(&run.evidence);
@@ -205,7 +212,7 @@ pub async fn execute(
         not_exercised: run.not_exercised.clone(),
         timeline: timeline::timeline(&run.evidence, &judgement),
         // What was measured under other faults than declared is no ground for a change.
-        proposals: match run.evidence.spoilt() {
+        proposals: match run.evidence.spoils.for_good() {
             None => propose(&run.evidence, &judgement),
             Some(_) => Vec::new(),
         },
@@ -218,11 +225,15 @@ pub async fn execute(
 
 /// What makes a run say nothing, from why it stopped and from what healed by itself.
 fn spoilt_by(stop: Option<signals::Stop>, healed: Option<String>) -> Option<Spoilt> {
-    let spoils = |s: &signals::Stop| [watch::LIFTED, watch::SILENT, watch::LEASE].contains(&s.by.as_str());
-    match (stop.filter(spoils), healed) {
-        (Some(stop), None) => Some(Spoilt { code: stop.by, text: stop.text }),
-        (Some(stop), Some(_)) if stop.by == watch::LEASE => Some(Spoilt { code: stop.by, text: stop.text }),
-        (_, healed) => healed.map(|text| Spoilt { code: watch::LEASE.into(), text }),
+    // A lab that is lost is looked at by itself.
+    let by = |stop: signals::Stop| {
+        let reason = Reason::named(&stop.by).filter(|r| *r != Reason::LabLost)?;
+        Some(Spoilt::by(reason, stop.text))
+    };
+    match (stop.and_then(by), healed) {
+        (Some(stop), None) => Some(stop),
+        (Some(stop), Some(_)) if stop.reason == Reason::LeaseLost => Some(stop),
+        (_, healed) => healed.map(|text| Spoilt::by(Reason::LeaseLost, text)),
     }
 }
 
@@ -233,19 +244,20 @@ fn by_hand(stops: &Stops) -> bool {
 
 /// Why the lab cannot be asked any more, if it cannot. A run that has not come as far as its declaration has no summary
 /// that could say so; its own error does. `look`: something went wrong, so ask the lab itself.
-async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool, spoilt: Option<&Spoilt>) -> Option<String> {
+async fn lab_lost(stage: &mut Stage, run: &Run<'_>, look: bool, spoilt: Option<&Spoilt>) -> Option<Spoilt> {
     // Who ends the drill by hand may have ended the lab with it.
     if run.evidence.drill.is_empty() || by_hand(&run.stops) {
         return None;
     }
     // Of a runner that was not heard for a while only what it sees now counts.
-    let stood_still = spoilt.is_some_and(|s| s.code == watch::LEASE);
-    let asked = run.stops.asked().filter(|s| s.by == "lab_lost" && !stood_still).map(|s| s.text);
+    let stood_still = spoilt.is_some_and(|s| s.reason == Reason::LeaseLost);
+    let asked = run.stops.asked().filter(|s| s.by == Reason::LabLost.code() && !stood_still).map(|s| s.text);
     let ended = || stage.embedded.as_mut().and_then(embedded::Embedded::lab_lost);
-    match (asked.or_else(ended), &stage.lab_watch) {
+    let lost = match (asked.or_else(ended), &stage.lab_watch) {
         (None, Some(watch)) if look => watch.look().await,
         (lost, _) => lost,
-    }
+    };
+    lost.map(|text| Spoilt::by(Reason::LabLost, text))
 }
 
 /// Ends the load, the lease or guard, and the processes. `(clean-up, notes, log of the run)`.
@@ -254,14 +266,21 @@ async fn take_down(stage: &mut Stage) -> (Cleanup, Vec<String>, Option<PathBuf>)
         customers.stop(true).await;
     }
     let (mut cleanup, mut notes, mut log) = (Cleanup::Clean, Vec::new(), None);
+    let mut place = stage.place.take();
     if let Some(safety) = stage.safety.take() {
         log = Some(safety.log_path().to_path_buf());
-        let outcome = safety.end().await;
+        let (outcome, taken) = safety.end().await;
         cleanup = outcome.cleanup;
         notes = outcome.notes;
+        place = Some(taken);
     }
     if let Some(embedded) = stage.embedded.take() {
         notes.extend(embedded.stop().await);
+    }
+    // Not before the lab's paths are gone: the next run makes its own by the same names. Where something may still be broken
+    // the mark stays, and is known by its dead process.
+    if let Some(place) = place.filter(|_| cleanup != Cleanup::Dirty) {
+        place.leave().await;
     }
     (cleanup, notes, log)
 }
@@ -274,10 +293,13 @@ mod tests {
     #[test]
     fn what_healed_by_itself_explains_every_other_stop() {
         let stop = |by: &str| Some(Stop { by: by.into(), text: format!("because of {by}") });
-        let of = |by, healed: Option<&str>| spoilt_by(stop(by), healed.map(str::to_owned)).map(|s| (s.code, s.text));
+        let of = |by, healed: Option<&str>| {
+            spoilt_by(stop(by), healed.map(str::to_owned)).map(|s| (s.reason.code().to_owned(), s.text))
+        };
         let said = |code: &str, text: &str| Some((code.to_owned(), text.to_owned()));
         assert_eq!(of("fault_lifted", None), said("fault_lifted", "because of fault_lifted"));
         assert_eq!(of("fault_server_lost", None), said("fault_server_lost", "because of fault_server_lost"));
+        assert_eq!(of("guard_lost", None), said("guard_lost", "because of guard_lost"));
         assert_eq!(of("lease_lost", None), said("lease_lost", "because of lease_lost"));
         assert_eq!(of("lease_lost", Some("healed")), said("lease_lost", "because of lease_lost"));
         for by in ["fault_server_lost", "lab_lost", "max_duration", "interrupted"] {

@@ -11,6 +11,7 @@ use super::stage::{Ground, LOOK, Run, Stage};
 use crate::drill::evidence::{Evidence, FaultSpan, Window};
 use crate::drill::judge::judge;
 use crate::drill::plan::PlannedRound;
+use crate::drill::spoilt::Reason;
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::restore::Server;
@@ -123,8 +124,8 @@ impl Run<'_> {
         if let Err(e) = safety.inject(&ready.steps.steps).await {
             // A fault server that went away half-way has left paths broken, and customers have met them: that is a run to be
             // reported, although it says nothing. One that answers has refused, and what it took is undone: no run.
-            if let Some((by, why)) = safety.look().await {
-                self.stops.ask(by, &format!("{why}, while paths were being broken"));
+            if let Some(met) = safety.look().await {
+                self.stops.ask(met.reason.code(), &format!("{}, while paths were being broken", met.text));
                 let injected_ms = self.anchor.elapsed_ms();
                 self.evidence.windows.push(window(round, ready.spans.clone(), injecting_ms, injected_ms));
             }
@@ -198,15 +199,16 @@ impl Run<'_> {
 
     async fn restore(&mut self, place: usize, stage: &mut Stage, tell: &mut dyn Reporter) {
         // Calls to the fault server of a lab that stands still would only hang; its faults end with it.
-        if self.stops.asked().is_some_and(|s| s.by == "lab_lost")
+        if self.stops.asked().is_some_and(|s| s.by == Reason::LabLost.code())
             && let Some(embedded) = &mut stage.embedded
         {
             embedded.kill_lab().await;
         }
         if let (Some(safety), false) = (&stage.safety, self.stopped())
-            && let Some((by, why)) = safety.look().await
+            && let Some(met) = safety.look().await
         {
-            self.stops.ask(by, &format!("{why}, seen at {:.2} s", self.anchor.elapsed_ms() / 1e3));
+            let text = format!("{}, seen at {:.2} s", met.text, self.anchor.elapsed_ms() / 1e3);
+            self.stops.ask(met.reason.code(), &text);
         }
         let counters = self.counters(stage).await;
         for span in &mut self.evidence.windows[place].faults {

@@ -2,47 +2,34 @@
 //! guard process beside a real one, and a restore that runs however the drill ends.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
+use super::guard::Guard;
 use super::journal::Anchor;
-use super::lock::Lock;
+use super::place::Place;
 use super::signals::Stops;
-use super::watch::{Faults, LEASE, Surroundings};
+use super::watch::{Faults, Surroundings};
+use crate::drill::spoilt::{Reason, Spoilt};
 use crate::drill::verdict::Cleanup;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
-use crate::fault::guard::{BEAT, DONE};
-use crate::fault::restore::{
-    Cleanup as Restoration, Hold, Injected, Standing, Step, inject, mark, restore, snapshot, unmark,
-};
+use crate::fault::restore::{Cleanup as Restoration, Hold, Injected, Standing, Step, inject, restore, snapshot};
 use crate::fault::wal::{Begin, Entry, FORMAT, Stamp, Wal, WalFile};
 
 /// Life of the lease without a refresh.
 pub const LEASE_MS: u64 = 4000;
 /// Between two refreshes, and between two heartbeats to the guard.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+pub(super) const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Refreshes that may fail in a row before the drill stops.
 const MISSED_MAX: u32 = 3;
 /// Faults on a server of ours end by themselves this much after the drill's longest duration.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
+pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 /// A restore that did not succeed is tried again so often, with this pause: a server that hung may have come to itself.
 const RESTORE_TRIES: u32 = 4;
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
-/// Looks for others at work, and what is waited between two of them, times a number that differs between processes.
-const MARK_TRIES: u32 = 3;
-const MARK_PAUSE: Duration = Duration::from_millis(40);
-/// How long a guard may take until it stands alone, and the pause between two looks.
-const GUARD_READY: Duration = Duration::from_secs(10);
-const GUARD_LOOK: Duration = Duration::from_millis(10);
-/// How long a dismissed guard may take to end.
-const GUARD_END: Duration = Duration::from_secs(3);
-
 /// Where drills keep what must survive them: `$XDG_STATE_HOME/llmfo`, else `~/.local/state/llmfo`.
 ///
 /// # Errors
@@ -104,9 +91,9 @@ impl Outcome {
 /// Keeps one run safe.
 #[derive(Debug)]
 pub struct Safety {
+    place: Place,
     client: Client,
     ours: bool,
-    run: String,
     wal: WalFile,
     lease: Option<JoinHandle<()>>,
     guard: Option<Guard>,
@@ -116,22 +103,11 @@ pub struct Safety {
     faults: Faults,
     whole: Standing,
     watch: JoinHandle<()>,
-    _lock: Lock,
-}
-
-/// The guard process and the task that gives it signs of life.
-#[derive(Debug)]
-struct Guard {
-    process: Child,
-    say: tokio::sync::mpsc::Sender<&'static str>,
-    beats: JoinHandle<()>,
 }
 
 /// What a run is, for its log.
 #[derive(Clone, Debug)]
 pub struct RunIs<'a> {
-    /// Unique: see [`new_run`].
-    pub run: &'a str,
     /// Drill by name.
     pub drill: &'a str,
     /// The fault server dies with the lab.
@@ -154,67 +130,40 @@ pub struct RunIs<'a> {
     pub restore_deadline: Duration,
 }
 
-/// The name of a new run: when, and which process.
-#[must_use]
-pub fn new_run() -> String {
-    format!("{}-{}", crate::fault::clock::wall_ms(), std::process::id())
-}
-
-/// Nobody else is at work on this server, whatever their state folder. Two that start together may both find the other.
-async fn alone(client: &Client, is: &RunIs<'_>) -> Result<()> {
-    let longest_s = (is.longest + EXPIRY_MARGIN).as_secs();
-    let mut met = mark(client, is.run, longest_s).await?;
-    for n in 1..MARK_TRIES {
-        if met.is_none() {
-            return Ok(());
-        }
-        tokio::time::sleep(MARK_PAUSE * n * (1 + std::process::id() % 5)).await;
-        met = mark(client, is.run, longest_s).await?;
-    }
-    match met {
-        None => Ok(()),
-        Some(other) => Err(Expected::could_not(
-            format!(
-                "another drill works with {} (process {}, run {})",
-                client.base_url(),
-                other.pid,
-                crate::units::printable(&other.run, 64)
-            ),
-            "wait until it ends, or stop it with Ctrl-C; it restores what it broke",
-        )),
-    }
-}
-
 impl Safety {
     /// Writes the beginning of the log, takes the lease or starts the guard. Nothing is broken yet.
     ///
     /// # Errors
     /// The log cannot be written, a proxy is not there, the lease or the guard cannot be had.
-    pub async fn begin(
-        client: Client,
-        ours: bool,
-        lock: Lock,
-        state: &Path,
-        is: &RunIs<'_>,
-        stops: &Stops,
-    ) -> Result<Safety> {
-        alone(&client, is).await?;
-        let begun = Safety::begin_alone(client.clone(), ours, lock, state, is, stops).await;
-        if begun.is_err() {
-            // A mark that stays is known by its dead process.
-            let _ = unmark(&client, is.run).await;
-        }
-        begun
+    pub async fn begin(place: Place, ours: bool, state: &Path, is: &RunIs<'_>, stops: &Stops) -> Result<Safety> {
+        let made = match Safety::written(&place, ours, state, is, stops).await {
+            Ok(made) => made,
+            Err(e) => {
+                place.leave().await;
+                return Err(e);
+            }
+        };
+        let client = place.client().clone();
+        let (wal, faults, whole, lease, guard) = made;
+        let watch = faults.watch(stops.clone(), is.anchor, is.around.clone());
+        Ok(Safety {
+            place,
+            client,
+            ours,
+            wal,
+            lease,
+            guard,
+            deadline: is.restore_deadline,
+            longest: is.longest,
+            outcome: Outcome::default(),
+            faults,
+            whole,
+            watch,
+        })
     }
 
-    async fn begin_alone(
-        client: Client,
-        ours: bool,
-        lock: Lock,
-        state: &Path,
-        is: &RunIs<'_>,
-        stops: &Stops,
-    ) -> Result<Safety> {
+    async fn written(place: &Place, ours: bool, state: &Path, is: &RunIs<'_>, stops: &Stops) -> Result<Written> {
+        let client = place.client().clone();
         let before = snapshot(&client, is.proxies).await?;
         for proxy in before.values() {
             if !proxy.enabled || !proxy.toxics.is_empty() {
@@ -229,7 +178,7 @@ impl Safety {
             }
         }
         let whole = Standing::whole(&client, is.paths).await?;
-        let run = is.run.to_owned();
+        let run = place.run().to_owned();
         let path = logs_folder(state).join(format!("{run}.jsonl"));
         let mut wal = WalFile::create(&path)?;
         let begin = Begin {
@@ -246,33 +195,18 @@ impl Safety {
         wal.append(Entry::Begin { at: Stamp::now(), begin })?;
         let faults = Faults::new(client.clone(), ours.then(|| lease_id(&run)), &path);
         faults.set(Some(whole.clone()));
-        let watch = faults.watch(stops.clone(), is.anchor, is.around.clone());
-        let mut safety = Safety {
-            client,
-            ours,
-            run,
-            wal,
-            lease: None,
-            guard: None,
-            deadline: is.restore_deadline,
-            longest: is.longest,
-            outcome: Outcome::default(),
-            faults,
-            whole,
-            watch,
-            _lock: lock,
-        };
         if ours {
-            safety.client.lease(&safety.lease_id(), LEASE_MS).await?;
-            safety.lease = Some(tokio::spawn(keep_lease(safety.client.clone(), safety.lease_id(), stops.clone())));
-        } else {
-            safety.guard = Some(start_guard(&path, is.longest).await?);
+            let id = lease_id(&run);
+            client.lease(&id, LEASE_MS).await?;
+            let lease = tokio::spawn(keep_lease(client, id, stops.clone()));
+            return Ok((wal, faults, whole, Some(lease), None));
         }
-        Ok(safety)
+        let guard = Guard::start(&path, is.longest + EXPIRY_MARGIN, stops).await?;
+        Ok((wal, faults, whole, None, Some(guard)))
     }
 
     fn lease_id(&self) -> String {
-        lease_id(&self.run)
+        lease_id(self.place.run())
     }
 
     /// Looks no more: what comes now is the end.
@@ -280,8 +214,8 @@ impl Safety {
         self.watch.abort();
     }
 
-    /// A last look at the faults, before they are lifted: `(stop by, why)` if they are not as they were set.
-    pub async fn look(&self) -> Option<(&'static str, String)> {
+    /// A last look at the faults, before they are lifted: why the run says nothing, if they are not as they were set.
+    pub async fn look(&self) -> Option<Spoilt> {
         self.faults.look().await
     }
 
@@ -344,32 +278,25 @@ impl Safety {
         self.faults.healed_by_ours().await
     }
 
-    /// Restores, gives the lease back or dismisses the guard, and says how the clean-up went over all.
-    pub async fn end(mut self) -> Outcome {
+    /// Restores, gives the lease back or dismisses the guard, and says how the clean-up went over all. The fault server is
+    /// this run's until nothing of it is there any more, so its place comes back.
+    pub async fn end(mut self) -> (Outcome, Place) {
         self.watch.abort();
         self.restore().await;
-        if self.outcome.cleanup != Cleanup::Dirty {
-            // One that stays is known by its dead process.
-            let _ = unmark(&self.client, &self.run).await;
-        }
         if let Some(lease) = self.lease.take() {
             lease.abort();
             // It may have run out meanwhile.
             let _ = self.client.end_lease(&self.lease_id()).await;
         }
         if let Some(guard) = self.guard.take() {
-            // A dirty restore is left to the guard: it tries again.
-            if self.outcome.cleanup != Cleanup::Dirty {
-                let _ = guard.say.send(DONE).await;
-            }
-            drop(guard.say);
-            let _ = guard.beats.await;
-            let mut process = guard.process;
-            let _ = timeout(GUARD_END, process.wait()).await;
+            guard.end(self.outcome.cleanup != Cleanup::Dirty).await;
         }
-        self.outcome
+        (self.outcome, self.place)
     }
 }
+
+/// What a run keeps from its beginning on: log, faults, how all was, and the lease or the guard.
+type Written = (WalFile, Faults, Standing, Option<JoinHandle<()>>, Option<Guard>);
 
 fn lease_id(run: &str) -> String {
     format!("llmfo.{run}")
@@ -386,54 +313,9 @@ async fn keep_lease(client: Client, id: String, stops: Stops) {
             Err(e) => {
                 missed += 1;
                 if missed == MISSED_MAX {
-                    stops.ask(LEASE, &format!("the fault server did not renew the lease: {e}"));
+                    stops.ask(Reason::LeaseLost.code(), &format!("the fault server did not renew the lease: {e}"));
                 }
             }
         }
     }
-}
-
-/// Starts the guard: this binary with the read end of a pipe, and waits until it leads a session of its own. It makes that
-/// itself, which it could not if it led a process group already; until then nothing is broken that it would have to restore.
-async fn start_guard(log: &Path, longest: Duration) -> Result<Guard> {
-    let failed = |e: std::io::Error| Expected::could_not(format!("the guard cannot be started: {e}"), "");
-    let mut process = Command::new(std::env::current_exe().map_err(failed)?)
-        .args(["drill", "guard", "--log"])
-        .arg(log)
-        .args(["--longest-s", &(longest + EXPIRY_MARGIN).as_secs().to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(failed)?;
-    let until = Instant::now() + GUARD_READY;
-    while !leads_a_session(&process) {
-        if Instant::now() > until || !matches!(process.try_wait(), Ok(None)) {
-            let _ = process.start_kill();
-            return Err(Expected::could_not("the guard is not ready", "nothing was broken; try again"));
-        }
-        tokio::time::sleep(GUARD_LOOK).await;
-    }
-    let Some(mut pipe) = process.stdin.take() else {
-        return Err(Expected::could_not("the guard has no pipe", ""));
-    };
-    let (say, mut said) = tokio::sync::mpsc::channel::<&'static str>(4);
-    let beats = tokio::spawn(async move {
-        loop {
-            let word = match timeout(BEAT_EVERY, said.recv()).await {
-                Ok(Some(word)) => word,
-                Ok(None) => return,
-                Err(_) => BEAT,
-            };
-            if pipe.write_all(format!("{word}\n").as_bytes()).await.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(Guard { process, say, beats })
-}
-
-fn leads_a_session(process: &Child) -> bool {
-    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(crate::fault::guard::leads_a_session)
 }

@@ -14,8 +14,8 @@ use super::gather::Records;
 use super::journal::{Anchor, Journal};
 use super::lab::{Felt, Lab, feel, status};
 use super::leftovers;
-use super::lock::Lock;
-use super::safety::{RunIs, Safety, new_run};
+use super::place::Place;
+use super::safety::{EXPIRY_MARGIN, RunIs, Safety};
 use super::signals::Stops;
 use super::watch::{LabWatch, Surroundings};
 use super::{Options, Reporter};
@@ -23,6 +23,7 @@ use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::judge::judge;
 use crate::drill::library::Found;
 use crate::drill::plan::{Plan, compile};
+use crate::drill::spoilt::Reason;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
 use crate::lab::topology::Topology;
@@ -35,6 +36,8 @@ use crate::spec::drill::DrillFile;
 const TICK: Duration = Duration::from_millis(200);
 /// An entry must answer within this after its gateway is up.
 const ENTRY_READY: Duration = Duration::from_secs(10);
+/// A lab is up within this, or never.
+const LAB_READY: Duration = Duration::from_secs(60);
 /// Limit of one look whether somebody answers.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
@@ -43,6 +46,8 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Stage {
     pub(super) embedded: Option<Embedded>,
     pub(super) lab_watch: Option<LabWatch>,
+    /// The fault server, from before the lab begins there until safety has it.
+    pub(super) place: Option<Place>,
     pub(super) safety: Option<Safety>,
     pub(super) customers: Option<Customers>,
 }
@@ -115,6 +120,9 @@ impl<'a> Run<'a> {
             tell.say(&format!("before the start: {line}"), true);
         }
         self.healed = healing.said;
+        if let Some(url) = &self.options.toxiproxy {
+            stage.place = self.place(url, file).await?;
+        }
         let (lab, topology) = self.lab(stage, &logs, tell).await?;
         self.fault_server = topology.toxiproxy.clone();
         if healing.dirty_servers.contains(&topology.toxiproxy) {
@@ -152,6 +160,17 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.rounds(&ground, stage, tell).await
+    }
+
+    /// A fault server that was there before this run is taken before the lab makes its paths on it: the second of two drills
+    /// that begin together is told of the first one, and not of its paths. One that does not answer is told by the lab.
+    async fn place(&self, url: &str, file: &DrillFile) -> Result<Option<Place>> {
+        let client = Client::new(url)?;
+        if client.version().await.is_err() {
+            return Ok(None);
+        }
+        let longest = file.limits.max_duration_s.duration() + EXPIRY_MARGIN + LAB_READY;
+        Place::take(&self.options.state, client, longest).await.map(Some)
     }
 
     async fn lab(
@@ -246,12 +265,22 @@ impl<'a> Run<'a> {
     }
 
     async fn open_safety(&mut self, ground: &Ground, stage: &mut Stage) -> Result<()> {
-        let url = &ground.topology.toxiproxy;
-        let client = Client::new(url)?;
-        let ours = client.is_ours().await?;
+        let place = match stage.place.take() {
+            Some(place) => place,
+            None => {
+                let client = Client::new(&ground.topology.toxiproxy)?;
+                Place::take(&self.options.state, client, ground.plan.max_duration + EXPIRY_MARGIN).await?
+            }
+        };
+        let ours = place.client().is_ours().await;
+        let ours = match ours {
+            Ok(ours) => ours,
+            Err(e) => {
+                place.leave().await;
+                return Err(e.into());
+            }
+        };
         self.ours = ours;
-        let run = new_run();
-        let lock = Lock::take(&self.options.state, url, &run)?;
         let mut proxies: Vec<String> =
             ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| f.path.proxy.clone()).collect();
         proxies.sort();
@@ -261,7 +290,6 @@ impl<'a> Run<'a> {
         paths.extend(ground.topology.dependencies.iter().map(|d| d.proxy.clone()));
         paths.extend(ground.topology.entries.iter().map(|e| e.proxy.clone()));
         let is = RunIs {
-            run: &run,
             drill: &ground.plan.drill,
             embedded: ground.topology.embedded,
             own_lab: self.options.lab.is_none(),
@@ -273,7 +301,7 @@ impl<'a> Run<'a> {
             longest: ground.plan.max_duration,
             restore_deadline: ground.plan.restore_deadline,
         };
-        stage.safety = Some(Safety::begin(client, ours, lock, &self.options.state, &is, &self.stops).await?);
+        stage.safety = Some(Safety::begin(place, ours, &self.options.state, &is, &self.stops).await?);
         Ok(())
     }
 
@@ -448,7 +476,7 @@ impl<'a> Run<'a> {
                 () = self.stops.wait() => return,
             }
             if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lab_lost) {
-                self.stops.ask("lab_lost", &lost);
+                self.stops.ask(Reason::LabLost.code(), &lost);
             }
             if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lost) {
                 self.stops.ask("child_lost", &lost);

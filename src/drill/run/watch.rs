@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::journal::Anchor;
 use super::lab::Lab;
 use super::signals::Stops;
+use crate::drill::spoilt::{Reason, Spoilt};
 use crate::fault::client::Client;
 use crate::fault::restore::{Look, Standing, answers};
 use crate::fault::wal::{self, Entry};
@@ -18,23 +19,16 @@ use crate::fault::wal::{self, Entry};
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A drill whose fault was lifted by somebody else stops by this name.
-pub const LIFTED: &str = "fault_lifted";
-/// A drill whose fault server does not answer stops by this name.
-pub const SILENT: &str = "fault_server_lost";
-/// A drill whose faults were lifted by what it had set up itself, because it was not heard for too long, stops by this name.
-pub const LEASE: &str = "lease_lost";
-
 /// What is well answers a look within milliseconds. From this on customers may have waited for the surroundings.
 const SLOW: Duration = Duration::from_millis(700);
 
 /// Whether the surroundings of the gateway stood still for a while, however well they were afterwards.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings(Arc<Mutex<Option<(&'static str, String)>>>);
+pub struct Surroundings(Arc<Mutex<Option<Spoilt>>>);
 
 impl Surroundings {
-    /// A look took so long; the first one that took too long is kept, with the finding's code that it explains.
-    pub fn took(&self, code: &'static str, whom: &str, span: Duration, at_ms: f64) {
+    /// A look took so long; the first one that took too long is kept, with the reason that it is.
+    pub fn took(&self, reason: Reason, whom: &str, span: Duration, at_ms: f64) {
         if span < SLOW {
             return;
         }
@@ -43,14 +37,21 @@ impl Surroundings {
             span.as_secs_f64() * 1e3,
             at_ms / 1e3
         );
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((code, text));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Spoilt::for_a_while(reason, text));
     }
 
     /// What was kept.
     #[must_use]
-    pub fn slow(&self) -> Option<(&'static str, String)> {
+    pub fn slow(&self) -> Option<Spoilt> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// In one sentence, if the guard of the run with this log has restored.
+pub(super) fn guard_restored(log: &Path) -> Option<String> {
+    let entries = wal::read(log).unwrap_or_default();
+    let guard = entries.iter().any(|e| matches!(e, Entry::Restored { by, .. } if by == "guard"));
+    guard.then(|| "the guard restored: this process gave no sign for too long, or the guard was told to end".to_owned())
 }
 
 /// The faults in force, shared with the task that looks.
@@ -81,8 +82,8 @@ impl Faults {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One look: `(stop by, why)` if the run says nothing any more.
-    pub async fn look(&self) -> Option<(&'static str, String)> {
+    /// One look: why the run says nothing any more, if so.
+    pub async fn look(&self) -> Option<Spoilt> {
         let (n, standing) = self.get();
         let look = match &standing {
             Some(standing) => standing.look(&self.client).await,
@@ -93,19 +94,19 @@ impl Faults {
         }
         match look {
             Look::AsSet => None,
-            Look::Silent(why) => Some((SILENT, format!("the fault server did not answer: {why}"))),
+            Look::Silent(why) => {
+                Some(Spoilt::by(Reason::FaultServerLost, format!("the fault server did not answer: {why}")))
+            }
             Look::Changed(path, what) => Some(match self.healed_by_ours().await {
-                Some(why) => (LEASE, why),
+                Some(why) => Spoilt::by(Reason::LeaseLost, why),
                 None => {
                     let path = crate::units::printable(&path, 80);
-                    (
-                        LIFTED,
-                        if what == "lifted" {
-                            format!("the fault did not stay: {path} was lifted by somebody else")
-                        } else {
-                            format!("a path did not stay as the drill had left it: {path} was {what} by somebody else")
-                        },
-                    )
+                    let text = if what == "lifted" {
+                        format!("the fault did not stay: {path} was lifted by somebody else")
+                    } else {
+                        format!("a path did not stay as the drill had left it: {path} was {what} by somebody else")
+                    };
+                    Spoilt::by(Reason::FaultLifted, text)
                 }
             }),
         }
@@ -123,9 +124,7 @@ impl Faults {
             return (!paths.is_empty())
                 .then(|| format!("the lease ran out and the fault server healed by itself: {}", paths.join(", ")));
         }
-        let entries = wal::read(&self.log).unwrap_or_default();
-        let guard = entries.iter().any(|e| matches!(e, Entry::Restored { by, .. } if by == "guard"));
-        guard.then(|| "this process gave no sign for too long, and the guard restored".to_owned())
+        guard_restored(&self.log)
     }
 
     /// Looks until it is aborted.
@@ -136,9 +135,10 @@ impl Faults {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let began = Instant::now();
                 let met = faults.look().await;
-                around.took(SILENT, "the fault server", began.elapsed(), anchor.elapsed_ms());
-                if let Some((by, why)) = met {
-                    stops.ask(by, &format!("{why}, seen at {:.2} s", anchor.elapsed_ms() / 1e3));
+                around.took(Reason::FaultServerLost, "the fault server", began.elapsed(), anchor.elapsed_ms());
+                if let Some(met) = met {
+                    let text = format!("{}, seen at {:.2} s", met.text, anchor.elapsed_ms() / 1e3);
+                    stops.ask(met.reason.code(), &text);
                     return;
                 }
             }
@@ -150,8 +150,6 @@ impl Faults {
 const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
 const LAB_SILENT: Duration = Duration::from_secs(2);
-/// A drill whose lab does not answer stops by this name.
-pub const LAB_LOST: &str = "lab_lost";
 
 /// Looks whether the lab answers, all the time until it is dropped.
 pub(super) struct LabWatch {
@@ -167,9 +165,9 @@ impl LabWatch {
                 tokio::time::sleep(LAB_LOOK_EVERY).await;
                 let began = Instant::now();
                 let met = own.alive(LAB_SILENT).await;
-                around.took(LAB_LOST, "the lab", began.elapsed(), anchor.elapsed_ms());
+                around.took(Reason::LabLost, "the lab", began.elapsed(), anchor.elapsed_ms());
                 if let Err(why) = met {
-                    stops.ask(LAB_LOST, &format!("the lab did not answer: {why}"));
+                    stops.ask(Reason::LabLost.code(), &format!("the lab did not answer: {why}"));
                     return;
                 }
             }

@@ -28,12 +28,8 @@ pub fn stream_headers<T>(answer: &mut Response<T>) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
-/// No more often than this, whatever the policy says: ten a second hold any connection open.
-const LEAST: Duration = Duration::from_millis(100);
-
 /// Waits for the answer, and from `every` on with a stream that has begun.
 pub async fn answer(mut answering: BoxFuture<'static, Answer>, every: Duration) -> Answer {
-    let every = every.max(LEAST);
     if let Ok(settled) = tokio::time::timeout(every, &mut answering).await {
         return settled;
     }

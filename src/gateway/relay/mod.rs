@@ -24,7 +24,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::adapters::{self, Kept};
+use super::adapters;
 use super::app::App;
 use super::clients::Permit;
 use super::clients::book::Client;
@@ -136,8 +136,7 @@ pub async fn chat(
     app.look_at_prompt(&route, facts.prompt_sha256.as_deref());
     // What only a prompt asks for must be checked when it comes back; what cannot be checked needs a target that decodes by it.
     let may_be_adapted = facts.strict_schema && !facts.strict_decoding && adapters::stand_in(&policy, &route);
-    let kept = may_be_adapted.then(|| Kept::of(&chat).map(Arc::new)).flatten();
-    facts.strict_decoding |= may_be_adapted && kept.is_none();
+    facts.strict_decoding |= may_be_adapted && app.adapters.kept(&chat).is_none();
     // After the expiry tools are withheld from what is still answered (`on_expired`).
     if expired {
         (facts.tools, facts.risky_tools) = (false, false);
@@ -166,7 +165,7 @@ pub async fn chat(
     let (route_name, every) = (route.name.clone(), route.keep_alive.filter(|_| shape.stream));
     let version = policy.version.clone();
     let exchange =
-        Exchange::new(Arc::clone(app), ticket, (chat, masking, kept), Arc::clone(&policy), route, calls, forwarded)
+        Exchange::new(Arc::clone(app), ticket, (chat, masking), Arc::clone(&policy), route, calls, forwarded)
             .of_client(permit.clone());
     let came = Came {
         app: Arc::clone(app),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::super::adapters::Kept;
+use super::super::adapters::{self, Texts};
 use super::super::app::App;
 use super::super::clients::Permit;
 use super::super::driver::{Abort, AttemptKey, Cmd, Ticket};
@@ -33,8 +33,8 @@ pub struct Exchange {
     forwarded: HeaderMap,
     masking: Masking,
     client: Option<Arc<Permit>>,
-    /// What an adapted answer must keep.
-    kept: Option<Arc<Kept>>,
+    /// Texts of adapters as they were when it came.
+    texts: Arc<Texts>,
     /// One, or two where one is a hedge.
     running: Vec<Running>,
     /// A whole answer that waits for its delivery.
@@ -104,13 +104,14 @@ impl Exchange {
     pub fn new(
         app: Arc<App>,
         ticket: Ticket,
-        (request, masking, kept): (ChatRequest, Masking, Option<Arc<Kept>>),
+        (request, masking): (ChatRequest, Masking),
         policy: Arc<Policy>,
         route: Arc<Route>,
         calls: Calls,
         forwarded: HeaderMap,
     ) -> Exchange {
         Exchange {
+            texts: app.adapters.now(),
             app,
             ticket,
             request,
@@ -120,7 +121,6 @@ impl Exchange {
             forwarded,
             masking,
             client: None,
-            kept,
             running: Vec::with_capacity(1),
             whole: None,
             error: None,
@@ -239,13 +239,10 @@ impl Exchange {
         let policy = &self.policy;
         let withheld = |tool: &str| withhold.includes(policy.side_effects(tool));
         let limit = dialable.probe_limit.load(Ordering::Relaxed);
-        let adapted = self.app.adapters.text(&dialable.target, &self.request);
-        if adapted.is_some() && self.kept.is_none() {
-            // Another policy came between the look at the request and now.
-            self.kept = Kept::of(&self.request).map(Arc::new);
-        }
-        let kept = adapted.is_some().then(|| self.kept.clone());
+        let adapted = adapters::text_for(&self.texts, &dialable.target, &self.request);
+        let kept = adapted.is_some().then(|| self.app.adapters.kept(&self.request));
         if kept.as_ref().is_some_and(Option::is_none) {
+            // Another policy came between the look at the request and now.
             let why = "its schema cannot be checked, so no adapter stands in for it".to_owned();
             return self.ticket.driver().broke(key, Failure::Quality(why), false);
         }

@@ -66,7 +66,8 @@ pub struct Route {
     pub ramp: Option<Ramp>,
     /// A second attempt beside a slow first one; never with tools that have side effects.
     pub hedge: Option<Hedge>,
-    /// Keep-alive comments before the first token, so often; off if absent.
+    /// Keep-alive comments before the first token, so often; off if absent. Ten a second hold any connection open.
+    #[schemars(range(min = 100, max = 86_400_000))]
     pub keep_alive_ms: Option<Ms>,
     /// What happens when nobody could answer.
     pub on_all_failed: Option<OnAllFailed>,

@@ -1,0 +1,91 @@
+//! Declared capacities below the load of a run. The model answers all the same, slower or by somebody else, so that a share of
+//! time alone does not show what was asked of whom.
+
+use serde::Serialize;
+
+use crate::policy::Policy;
+use crate::units::printable;
+
+/// First token and text of the model's usual streamed answer ([`super::world::Provider`]), in seconds: 0.6 and 2.
+pub(super) const ANSWER_S: f64 = 2.6;
+
+/// One declared capacity that cannot carry the load of the run at whoever answers alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Narrow {
+    /// Target by name.
+    pub target: String,
+    /// The key below `capacity`: `slots`, or `requests_per_minute`.
+    pub key: &'static str,
+    /// What is declared.
+    pub declared: u64,
+    /// What the load needs, in the same unit, rounded up.
+    pub load: u64,
+}
+
+/// All of them, for this load in requests a second.
+#[must_use]
+pub fn narrow(policy: &Policy, per_second: f64) -> Vec<Narrow> {
+    let up = |needed: f64| needed.ceil().max(0.0) as u64;
+    let (slots, a_minute) = (up(per_second * ANSWER_S), up(per_second * 60.0));
+    let mut out = Vec::new();
+    for target in &policy.targets {
+        let of = |key, declared: Option<u64>, load: u64| {
+            let declared = declared.filter(|d| *d < load)?;
+            Some(Narrow { target: printable(&target.name, 100), key, declared, load })
+        };
+        out.extend(of("slots", target.capacity.slots.map(u64::from), slots));
+        out.extend(of("requests_per_minute", target.capacity.requests_per_minute, a_minute));
+    }
+    out
+}
+
+/// What a reader of an availability must know of them; `None` where there are none.
+#[must_use]
+pub fn note(narrow: &[Narrow], per_second: f64) -> Option<String> {
+    let one = |n: &Narrow| format!("{} `{}` {} of {}", n.target, n.key, n.declared, n.load);
+    let all: Vec<String> = narrow.iter().map(one).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "declared capacity below the load of {per_second} requests/s: {}. Whoever answers alone cannot carry it as declared: what is beyond its slots answers slower in proportion, what is beyond its requests a minute goes to another target or to nobody; an availability beside this is of a load that was not declared for",
+            all.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 5 requests/s of 2.6 s are 13 at one moment, and 300 a minute.
+    #[test]
+    fn what_is_declared_below_the_load_is_named_with_both_figures() {
+        let policy = |capacity: &str| {
+            let text = crate::spec::examples::POLICY.replacen(
+                "slots: 56, failure_unit_slots: 8, reserve_slots: 8,",
+                capacity,
+                1,
+            );
+            crate::policy::load("p", text.as_bytes()).0.unwrap()
+        };
+        let of = |capacity: &str| {
+            let policy = policy(capacity);
+            let first = policy.targets[0].name.clone();
+            let own = |n: &Narrow| n.target == first;
+            narrow(&policy, 5.0).into_iter().filter(own).map(|n| (n.key, n.declared, n.load)).collect::<Vec<_>>()
+        };
+        let first = policy("slots: 56,").targets.iter().position(|t| t.capacity.slots == Some(56));
+        assert_eq!(first, Some(0), "the piece that is replaced is the first target's");
+        assert_eq!(of("slots: 4,"), [("slots", 4, 13)]);
+        assert_eq!(of("slots: 12,"), [("slots", 12, 13)]);
+        assert_eq!(of("slots: 13,"), []);
+        assert_eq!(of("slots: 56, requests_per_minute: 299,"), [("requests_per_minute", 299, 300)]);
+        assert_eq!(of("slots: 56, requests_per_minute: 300,"), []);
+        let both = policy("slots: 4,");
+        let said = note(&narrow(&both, 5.0), 5.0).unwrap();
+        assert!(
+            said.contains(&format!("{} `slots` 4 of 13", both.targets[0].name)) && said.contains("5 requests/s"),
+            "{said}"
+        );
+        assert_eq!(note(&[], 5.0), None);
+    }
+}
