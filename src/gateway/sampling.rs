@@ -211,7 +211,7 @@ pub async fn judge(app: Weak<App>) {
         for (invariant, why) in broken {
             app.metrics.violation(&route, &target, invariant);
             if let Some(left_out) = app.told_violation(&target, invariant) {
-                tracing::warn!(route = %route, target = %target, invariant, left_out, "a sampled answer broke an invariant: {why}");
+                tracing::warn!(route = %route, target = %target, invariant, why = %why, left_out, "sampled answer broke an invariant");
             }
             let event = Event::InvariantViolated {
                 route: route.clone(),
