@@ -91,9 +91,26 @@ pub fn line(from: &mut impl BufRead, most: u64) -> Result<Option<String>, Why> {
     String::from_utf8(line).map(Some).map_err(|_| "it is not UTF-8 text".to_owned())
 }
 
+/// Raises the soft limit of open files to the hard one, as every connection needs one: shells give 1,024, and a gateway that
+/// stops accepting at a thousand streams is no gateway. Returns the limit that holds now; `None`: there is none.
+pub fn many_open() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // One that cannot be raised stays: what it is good for is still served.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    if raised.is_ok() { maximum } else { current }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_is_the_hard_one_afterwards() {
+        let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        assert_eq!(many_open(), hard);
+        assert_eq!(rustix::process::getrlimit(rustix::process::Resource::Nofile).current, hard);
+    }
 
     #[test]
     fn what_is_no_file_or_too_long_is_refused() {

@@ -1,5 +1,6 @@
 //! The command line: one file per command, arguments and glue only.
 
+pub mod bench;
 pub mod completions;
 pub mod ctl;
 pub mod drill;
@@ -74,6 +75,8 @@ pub enum Command {
     Keys(keys::Args),
     /// One customer's story from a journal: who was asked, why, what failed, what they got.
     Trace(trace::Args),
+    /// Measure this gateway beside a real Envoy.
+    Bench(bench::Args),
     /// Print shell completions.
     Completions(completions::Args),
 }
@@ -122,6 +125,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Ctl(args) => ctl::run(&global, args),
         Command::Keys(args) => keys::run(&global, args),
         Command::Trace(args) => trace::run(&global, args),
+        Command::Bench(args) => bench::run(&global, args),
         Command::Completions(args) => completions::run(&global, args),
     }
 }

@@ -74,6 +74,10 @@ pub struct Args {
     /// with 503 before its upload. One body may have 32 MiB.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(32..=1_048_576))]
     pub bodies_mib: u64,
+    /// Change nothing and only watch: of each request the first target of its route that may and can answer it is asked, nobody
+    /// else, and what failover would have done is written into journal, metrics and decisions.
+    #[arg(long, conflicts_with = "record_inputs")]
+    pub observe: bool,
     /// Let faults be forced, for tests: FAULT__TARGET=timeout|503|429|reset|cut in the environment (with _ for -), and
     /// `llmfo ctl fault`. Never in production.
     #[arg(long)]
@@ -131,6 +135,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     }
     let chosen = policy_file::choose(args.policy.clone())?;
     let policy = load(global, &chosen.path)?;
+    if args.observe && !crate::router::observe::something_to_observe(&policy) {
+        let what = "--observe with a policy in which no route has anybody to fail over to: there is nothing to observe";
+        return Err(Expected::usage(what, "add a second target to a route, or serve it without --observe"));
+    }
+    crate::files::many_open();
     let logs = logs(global, args.format);
     if args.record_inputs.is_some() && args.record_inputs == args.journal {
         return Err(Expected::usage("--journal and --record-inputs name the same file", "give each a file of its own"));
@@ -167,6 +176,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
             ..ListenerLimits::default()
         },
         clients,
+        observe: args.observe,
         admin_key,
     };
     let exit = runtime.block_on(serve(global, &args, &chosen, settings, doors));
@@ -417,6 +427,7 @@ fn announce(
                 "policy": policy.version,
                 "policy_sha256": policy.sha256,
                 "ledger": ledger,
+                "observe": args.observe,
             });
             global.term.out(&line.to_string());
         }
@@ -424,8 +435,13 @@ fn announce(
             let how = if chosen.how.is_empty() { String::new() } else { format!(" ({})", chosen.how) };
             let path = crate::units::printable(&chosen.path.display().to_string(), 300);
             let version = crate::units::printable(&policy.version, 100);
+            let observe = if args.observe {
+                "OBSERVE only the first target of a route is asked; what failover would have done is written down\n"
+            } else {
+                ""
+            };
             global.term.out(&format!(
-                "policy  {path}{how}, version {version}\nledger  {ledger}{}\nserving http://{}/v1\nadmin   http://{}/snapshot",
+                "{observe}policy  {path}{how}, version {version}\nledger  {ledger}{}\nserving http://{}/v1\nadmin   http://{}/snapshot",
                 if ledger == "memory" { ": a restart forgets which calls were delivered" } else { "" },
                 gateway.listen, gateway.admin
             ));

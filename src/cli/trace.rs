@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Global;
 use crate::error::{Expected, Result};
 use crate::event::Stamped;
-use crate::event::story::{Circumstance, Dial, Story, Teller, Told};
+use crate::event::story::{Circumstance, Dial, Story, Teller, Told, WouldHave};
 use crate::exit::Exit;
 use crate::files;
 use crate::units::printable;
@@ -211,6 +211,7 @@ fn of_request(told: &Told) -> String {
         let ms = c.at_unix_ms.saturating_sub(told.arrived_unix_ms) as f64;
         (ms, circumstance(c))
     }));
+    moments.extend(told.observed.iter().map(would_have));
     moments.sort_by(|a, b| a.0.total_cmp(&b.0));
     for (ms, text) in moments {
         out.push_str(&format!("  {:>9} ms  {text}\n", format!("+{ms:.1}")));
@@ -229,6 +230,15 @@ fn of_request(told: &Told) -> String {
         say(&told.outcome).replace('_', " ")
     ));
     out
+}
+
+fn would_have(would: &WouldHave) -> (f64, String) {
+    let why = printable(&would.why, 200);
+    let text = match &would.to {
+        Some(to) => format!("failover would have dialled {}, {why}", printable(to, 128)),
+        None => format!("failover would have had nobody, {why}"),
+    };
+    (would.at_ms, text)
 }
 
 fn moments(dial: &Dial) -> Vec<(f64, String)> {

@@ -55,6 +55,22 @@ pub struct PassedOver {
     pub detail: String,
 }
 
+/// What failover would have done, where it was only observed. Nobody was asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WouldHave {
+    /// Who was asked.
+    pub from: String,
+    /// Who would have been asked; `None`: nobody.
+    pub to: Option<String>,
+    /// Named reason.
+    pub reason: String,
+    /// `after <target>: <reason>` or `instead of <target>: <reason>`.
+    pub why: String,
+    /// When, since arrival.
+    pub at_ms: f64,
+}
+
 /// The parts of a decision record that are told.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -67,6 +83,7 @@ struct Record {
     target: Option<String>,
     attempts: Vec<Dial>,
     skipped: Vec<PassedOver>,
+    observed: Vec<WouldHave>,
     total_ms: f64,
 }
 
@@ -115,6 +132,9 @@ pub struct Told {
     pub attempts: Vec<Dial>,
     /// Targets passed over.
     pub skipped: Vec<PassedOver>,
+    /// What failover would have done, where it was only observed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub observed: Vec<WouldHave>,
     /// What held at its arrival for the targets named above, and what changed while it was under way.
     pub circumstances: Vec<Circumstance>,
 }
@@ -285,6 +305,7 @@ impl Teller {
             target: record.target,
             attempts: record.attempts,
             skipped: record.skipped,
+            observed: record.observed,
             circumstances,
         }
     }

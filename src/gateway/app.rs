@@ -30,7 +30,9 @@ use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
 use crate::router::decision::{DecisionRecord, Outcome};
-use crate::telemetry::metrics::{AttemptLabels, FailoverLabels, KindLabels, PairLabels, RouteLabels, TargetLabels};
+use crate::telemetry::metrics::{
+    AttemptLabels, FailoverLabels, KindLabels, ObservedLabels, PairLabels, RouteLabels, TargetLabels,
+};
 use crate::telemetry::{Journal, Metrics};
 
 /// Decision records kept for `/decisions/<id>`.
@@ -68,6 +70,8 @@ pub struct App {
     pub draining: AtomicBool,
     /// Who may ask, if not whoever reaches the listener.
     pub clients: Option<Arc<Clients>>,
+    /// Failover is only observed.
+    pub observe: bool,
     /// Memory for request bodies.
     pub memory: Arc<Semaphore>,
     /// Seed of the core.
@@ -98,6 +102,8 @@ pub struct Parts {
     pub bodies_bytes: usize,
     /// Who may ask.
     pub clients: Option<Vec<Client>>,
+    /// Failover is only observed.
+    pub observe: bool,
 }
 
 impl std::fmt::Debug for App {
@@ -119,7 +125,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, texts, sets, admitted, bodies_bytes, clients } = parts;
+        let Parts { ledger, orders, texts, sets, admitted, bodies_bytes, clients, observe } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -148,6 +154,7 @@ impl App {
                 started_unix_ms,
                 draining: AtomicBool::new(false),
                 clients: clients.map(|clients| Arc::new(Clients::new(clients))),
+                observe,
                 memory: intake::memory(bodies_bytes),
                 seed,
                 boot,
@@ -361,6 +368,15 @@ impl App {
                 }
             }
         }
+        for would in &record.observed {
+            let labels = ObservedLabels {
+                route: route.clone(),
+                from: would.from.clone(),
+                to: would.to.clone().unwrap_or_else(|| "none".to_owned()),
+                reason: would.reason.clone(),
+            };
+            m.observed_failovers.get_or_create(&labels).inc();
+        }
         if let Some(last) = record.attempts.last() {
             if record.outcome == Outcome::BrokenAfterCommit {
                 Metrics::kind(&m.interruptions, &last.target, &last.reason);
@@ -401,7 +417,8 @@ impl Watcher for App {
                 if state == "serving" {
                     tracing::info!(target = %target, state = %state, reason = %reason, "target is back in service");
                 } else {
-                    tracing::warn!(target = %target, state = %state, reason = %reason, "target takes no traffic");
+                    let what = if self.observe { "target would take no traffic" } else { "target takes no traffic" };
+                    tracing::warn!(target = %target, state = %state, reason = %reason, "{what}");
                 }
             }
             Event::AttemptFailed { target, class, reason, probe: false, request, conversation } => {

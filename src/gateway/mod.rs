@@ -87,6 +87,8 @@ pub struct Settings {
     pub limits: ListenerLimits,
     /// Who may ask; `None`: whoever reaches the listener, which is then on loopback.
     pub clients: Option<Vec<clients::book::Client>>,
+    /// Failover is only observed: of each request the first target that may and can answer is asked, and nobody else.
+    pub observe: bool,
     /// What opens the admin listener; `None`: nothing is wanted there, and it is on loopback.
     pub admin_key: Option<clients::AdminKey>,
 }
@@ -172,6 +174,7 @@ impl Gateway {
             forced,
             limits,
             clients,
+            observe,
             admin_key,
         } = settings;
         let address = |l: &TcpListener, asked: SocketAddr| l.local_addr().unwrap_or(asked);
@@ -198,6 +201,7 @@ impl Gateway {
         let standing = Arc::clone(&files_say);
         let make = Box::new(move |seed, policy: &Arc<Policy>| -> Box<dyn driver::Core> {
             let engine = Engine::new(Arc::clone(policy), seed);
+            let engine = if observe { engine.observing() } else { engine };
             let mut made: Box<dyn driver::Core> = match recorder.clone() {
                 Some(recorder) => Box::new(record::Recorded::new(engine, policy, seed, recorder)),
                 None => Box::new(engine),
@@ -225,6 +229,7 @@ impl Gateway {
             admitted,
             bodies_bytes: limits.bodies_bytes,
             clients,
+            observe,
         };
         let app = App::new(Arc::clone(&policy), &folder, seed, journal, parts, make)?;
         let (told, runtime) = (Arc::downgrade(&app), tokio::runtime::Handle::current());
@@ -390,6 +395,10 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 
 /// What goes on beside requests at one target.
 fn watch(app: &Arc<App>, target: &Target) -> Vec<JoinHandle<()>> {
+    // A stand-in that is never asked is left alone altogether.
+    if app.observe && !crate::router::observe::asked_first(&app.policy(), target.id) {
+        return Vec::new();
+    }
     let mut all = vec![tokio::spawn(look(Arc::clone(app), target.id))];
     if target.connection.ready > 0 {
         all.push(tokio::spawn(keep_ready(Arc::clone(app), target.id)));

@@ -73,6 +73,12 @@ impl Conn {
         Conn { stream, buf: BytesMut::with_capacity(8 * 1024), peer }
     }
 
+    /// From here on the connection ends with a reset (RST), whatever is not sent yet.
+    pub fn end_with_reset(&self) {
+        // A socket that refuses ends with FIN: the fault is then another one, and no harm is done.
+        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+
     /// The next request on this connection.
     ///
     /// # Errors

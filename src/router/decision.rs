@@ -50,6 +50,21 @@ pub struct Skipped {
     pub detail: String,
 }
 
+/// What failover would have done, where it is only observed. Nobody was asked for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Who was asked.
+    pub from: String,
+    /// Who would have been asked; `None`: nobody would have been left.
+    pub to: Option<String>,
+    /// Named reason: of the failure, or why the one that was asked would have been passed over.
+    pub reason: String,
+    /// `after <target>: <reason>` or `instead of <target>: <reason>`.
+    pub why: String,
+    /// When it would have happened, since arrival.
+    pub at_ms: f64,
+}
+
 /// How the request ended for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -111,6 +126,9 @@ pub struct DecisionRecord {
     pub attempts: Vec<AttemptRecord>,
     /// Targets passed over.
     pub skipped: Vec<Skipped>,
+    /// What failover would have done, where it is only observed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub observed: Vec<Observed>,
     /// Parts.
     pub timings: Timings,
     /// Arrival to the end of everything.

@@ -41,6 +41,7 @@ pub struct Engine {
     /// Targets that a probe must look at as soon as one may.
     pub(super) suspects: BTreeSet<TargetId>,
     hedges: bool,
+    pub(super) observes: bool,
     next_attempt: u64,
 }
 
@@ -62,6 +63,7 @@ impl Engine {
             ledger_writable: true,
             suspects: BTreeSet::new(),
             hedges: true,
+            observes: false,
             next_attempt: 1,
             policy,
         }
@@ -213,6 +215,9 @@ impl Engine {
 
     /// Finds the next target for a request that has none, or the reply if there is none.
     pub(super) fn advance(&mut self, now: Ts, id: RequestId, paused: bool) {
+        if self.observes {
+            return self.observe(now, id);
+        }
         let Some(request) = self.requests.get(&id) else { return };
         let ask = Engine::ask(&self.policy, &self.board, request, now, false);
         match choose(&ask, paused, &mut self.rng) {
@@ -336,6 +341,7 @@ impl Engine {
                     self.failed(now, id, timed_out(&failure, counts), false);
                 }
                 Alarm::Request(id) => self.request_woke(now, id),
+                Alarm::Hedge(id) if self.observes => self.overdue(now, id),
                 Alarm::Hedge(id) => self.hedge(now, id),
                 Alarm::Room => self.room_made = true,
                 Alarm::Target(id) => self.target_woke(now, id),

@@ -14,6 +14,7 @@
 //! | `availability` | what each target can do now, from one file per signal |
 //! | `select`, `order`, `skip` | who may, who can, who is there and has room; in which order; and why the others are not dialled |
 //! | `budget` | how long one dial may take |
+//! | [`observe`] | what is asked and written down where failover is only observed |
 //! | `probe` | how a target that is out proves that it is well |
 //! | `refuse` | what the client hears when nobody answers |
 //! | [`decision`] | what is written down about all this |
@@ -30,6 +31,7 @@ pub mod engine;
 mod hedge;
 pub mod io;
 pub mod ledger;
+pub mod observe;
 mod order;
 mod outcome;
 mod probe;

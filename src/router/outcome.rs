@@ -11,7 +11,7 @@ use crate::policy::TargetId;
 use crate::units::Ts;
 
 impl Engine {
-    fn whose(&self, target: TargetId, request: RequestId) -> Option<Whose> {
+    pub(super) fn whose(&self, target: TargetId, request: RequestId) -> Option<Whose> {
         let route = self.requests.get(&request)?.route.id;
         Some(Whose { target, route, request })
     }
@@ -65,7 +65,7 @@ impl Engine {
         let Owner::Request(request) = attempt.owner else {
             return self.probe_passed(now, id, &attempt);
         };
-        if let Some(whose) = self.whose(attempt.target, request) {
+        if let Some(whose) = self.whose(attempt.target, request).filter(|_| !attempt.overdue) {
             let kind = if attempt.stream { Kind::Stream } else { Kind::Whole };
             let until = if attempt.stream { attempt.first_token.unwrap_or(now) } else { now };
             self.board.answered(now, whose, attempt.began, kind, until.since(attempt.began.at));
@@ -95,7 +95,8 @@ impl Engine {
     }
 
     pub(super) fn broke(&mut self, now: Ts, id: AttemptId, failure: &Failure, reused: bool) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.refused = matches!(failure, Failure::Status(told) if (400..600).contains(&told.status));
         let stale = reused && !attempt.fresh && attempt.first_token.is_none() && attempt.committed.is_none();
         let mut verdict = classify(failure);
         let stale = stale && attempt.owner != Owner::Probe && verdict.class == Class::Provider && !verdict.silent;
@@ -132,7 +133,10 @@ impl Engine {
         if attempt.live && neutral {
             self.board.live_released(attempt.target, id);
         }
-        let benched = if attempt.live && !neutral {
+        // Where failover is observed it has counted when it was overdue.
+        let benched = if attempt.overdue {
+            false
+        } else if attempt.live && !neutral {
             self.board.probe_failed(now, attempt.target, attempt.began, id, &verdict, &mut self.rng)
         } else {
             self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng)
@@ -142,6 +146,7 @@ impl Engine {
         let other = state.other(id);
         let mine = state.calls == Some(id);
         let unwritable = mine && verdict.reason == UNWRITABLE;
+        let reason = verdict.reason.clone();
         state.end(id, now, verdict.class, verdict.reason, verdict.silent);
         // Nothing of the calls has reached the client.
         if mine && (unwritable || attempt.committed.is_none()) {
@@ -168,6 +173,12 @@ impl Engine {
             // The one beside it goes on.
             if let Some(state) = self.requests.get_mut(&request) {
                 state.phase = Phase::Trying(other, None);
+            }
+            return;
+        }
+        if self.observes {
+            if !(stale && self.ask_first_again(now, request)) {
+                self.failed_observed(now, request, (id, attempt.target), reason, attempt.refused);
             }
             return;
         }
@@ -220,7 +231,10 @@ impl Engine {
                     self.board.live_released(attempt.target, attempt_id);
                 } else if attempt.live {
                     self.board.probe_failed(now, attempt.target, attempt.began, attempt_id, &verdict, &mut self.rng);
-                } else if !gone && let Some(whose) = self.whose(attempt.target, id) {
+                } else if !gone
+                    && !attempt.overdue
+                    && let Some(whose) = self.whose(attempt.target, id)
+                {
                     self.board.failed(now, whose, attempt.began, &verdict, &mut self.rng);
                 }
             }

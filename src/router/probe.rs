@@ -18,7 +18,9 @@ impl Engine {
     /// The alarm of a target has rung: a cooldown ended, or its probe is due.
     pub(super) fn target_woke(&mut self, now: Ts, target: TargetId) {
         self.board.woke(now, target);
-        if !self.board.probe_due(now, target) {
+        // Where failover is observed nobody asks a stand-in anything.
+        let asked = !self.observes || super::observe::asked_first(&self.policy, target);
+        if !asked || !self.board.probe_due(now, target) {
             return;
         }
         self.probe(now, target);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::availability::Began;
 use super::budget::Grant;
 use super::classify::{Class, Verdict};
-use super::decision::{AttemptRecord, DECISION_FORMAT, DecisionRecord, Outcome, Skipped, Timings};
+use super::decision::{AttemptRecord, DECISION_FORMAT, DecisionRecord, Observed, Outcome, Skipped, Timings};
 use super::io::{AttemptId, Facts, Failure, HandoffCause, RequestId, Sign, Withhold};
 use super::select::Plan;
 use super::skip::Skip;
@@ -73,6 +73,19 @@ enum Why {
     Hedge,
 }
 
+/// What failover would have done, where it is only observed.
+#[derive(Clone, Debug)]
+pub(super) struct Would {
+    /// Instead of the dial that was made; else after it.
+    pub(super) instead: bool,
+    /// Who was asked.
+    pub(super) from: TargetId,
+    /// Who would have been; `None`: nobody.
+    pub(super) to: Option<TargetId>,
+    pub(super) reason: Cow<'static, str>,
+    pub(super) at: Ts,
+}
+
 /// A request that is not over.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
@@ -83,6 +96,7 @@ pub(super) struct Request {
     pub(super) arrived: Ts,
     pub(super) phase: Phase,
     pub(super) dialled: Vec<Dialled>,
+    pub(super) would: Vec<Would>,
     pub(super) degraded: bool,
     /// Tools that it must go without.
     pub(super) withhold: Withhold,
@@ -106,6 +120,7 @@ impl Request {
             arrived: now,
             phase: Phase::Pausing,
             dialled: Vec::new(),
+            would: Vec::new(),
             degraded: false,
             withhold: Withhold::Nothing,
             calls: None,
@@ -262,6 +277,21 @@ impl Request {
             target: answer.map(|d| name(d.target)),
             attempts,
             skipped: skipped.collect(),
+            observed: self
+                .would
+                .iter()
+                .map(|would| Observed {
+                    from: name(would.from),
+                    to: would.to.map(name),
+                    reason: would.reason.clone().into_owned(),
+                    why: if would.instead {
+                        format!("instead of {}: {}", name(would.from), would.reason)
+                    } else {
+                        format!("after {}: {}", name(would.from), would.reason)
+                    },
+                    at_ms: since(would.at),
+                })
+                .collect(),
             timings: self.timings(answer, now),
             total_ms: since(now),
         }
@@ -319,6 +349,10 @@ pub(super) struct Attempt {
     pub(super) committed: Option<Ts>,
     /// It finds out whether its target is back (`probe: live`).
     pub(super) live: bool,
+    /// Where failover is observed: it would have been left by now, and has counted.
+    pub(super) overdue: bool,
+    /// It has failed with a status of its own.
+    pub(super) refused: bool,
     /// A tool call has begun: the relay's idle limit and bound replace the deadline.
     pub(super) calling: bool,
 }
@@ -343,6 +377,8 @@ impl Attempt {
             first_token: None,
             committed: None,
             live: false,
+            overdue: false,
+            refused: false,
             calling: false,
         }
     }

@@ -85,6 +85,20 @@ pub(super) fn choose(ask: &Ask<'_>, paused: bool, rng: &mut Rng) -> Choice {
         .run(paused, rng)
 }
 
+/// Who is asked where failover is only observed: the first as written that may and can answer it, whatever it does now.
+pub(super) fn first(ask: &Ask<'_>) -> Option<Plan> {
+    let targets = ask.route.tiers.iter().flat_map(|tier| tier.targets.iter().map(move |id| (tier, *id)));
+    let mut able = targets.filter(|(tier, id)| {
+        let target = ask.policy.target(*id);
+        ask.may(tier, target).is_ok() && ask.can(target).is_ok()
+    });
+    let (tier, id) = able.next()?;
+    let target = ask.policy.target(id);
+    let grant = ask.grant(&Fit { tier, target, place: 1 }, ask.now)?;
+    let (degraded, mask) = (ask.degraded(target), ask.masks(tier));
+    Some(Plan { target: id, grant, degraded, mask, again: false, passed_over: Vec::new(), deals: Vec::new() })
+}
+
 struct Search<'a, 'b> {
     ask: &'b Ask<'a>,
     /// With its place in the route.

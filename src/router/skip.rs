@@ -19,6 +19,8 @@ pub(super) enum Skip {
     Expired,
     /// The route does not fail over.
     NoFailover,
+    /// Failover is only observed.
+    Observed,
     /// Its admission record does not let it stand in.
     Evidence(Standing),
     /// Another quality class, and the route does not allow that.
@@ -78,6 +80,7 @@ impl Skip {
             Skip::Intent(_) => "intent",
             Skip::Expired => "expired",
             Skip::NoFailover => "no_failover",
+            Skip::Observed => "observed",
             Skip::QualityTier => "quality_tier",
             Skip::Evidence(Standing::Excluded) => "evidence_excluded",
             Skip::Evidence(Standing::Stale) => "evidence_stale",
@@ -118,6 +121,7 @@ impl Skip {
             .to_owned(),
             Skip::Intent(_) => "this tier does not answer the request's intent".to_owned(),
             Skip::Expired => "the policy has expired".to_owned(),
+            Skip::Observed => "failover is only observed".to_owned(),
             Skip::NoFailover => "the route says failover: none".to_owned(),
             Skip::QualityTier => "another quality tier; the route does not say degrade: allowed".to_owned(),
             Skip::Evidence(standing) => match standing {
@@ -170,6 +174,7 @@ impl Skip {
             | Skip::Intent(_)
             | Skip::Expired
             | Skip::NoFailover
+            | Skip::Observed
             | Skip::QualityTier
             | Skip::Evidence(_) => Kind::MayNot,
             Skip::Tools | Skip::Vision | Skip::StrictSchema => Kind::Lack,

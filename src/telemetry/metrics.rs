@@ -50,6 +50,19 @@ pub struct FailoverLabels {
     pub phase: String,
 }
 
+/// What failover would have done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ObservedLabels {
+    /// Route by name.
+    pub route: String,
+    /// Target that was asked.
+    pub from: String,
+    /// Target that would have been; `none`: nobody.
+    pub to: String,
+    /// Named reason.
+    pub reason: String,
+}
+
 /// A target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TargetLabels {
@@ -155,6 +168,8 @@ pub struct Metrics {
     pub attempts: Family<AttemptLabels, Counter>,
     /// Dials that followed a failed one.
     pub failovers: Family<FailoverLabels, Counter>,
+    /// Dials that would have followed, or taken the place of, the one that was made, where failover is only observed.
+    pub observed_failovers: Family<ObservedLabels, Counter>,
     /// Failure noticed until the first token elsewhere.
     pub failover_duration: Family<RouteLabels, Histogram>,
     /// Dial until its failure was noticed.
@@ -236,6 +251,7 @@ impl Metrics {
             client_reloads: Family::default(),
             attempts: Family::default(),
             failovers: Family::default(),
+            observed_failovers: Family::default(),
             failover_duration: Family::new_with_constructor(fine_seconds),
             detection: Family::new_with_constructor(fine_seconds),
             time_to_first_token: Family::new_with_constructor(seconds),
@@ -279,6 +295,11 @@ impl Metrics {
         );
         r.register("attempts", "Dials by route, target, outcome class and named reason", m.attempts.clone());
         r.register("failovers", "Dials that followed a failed dial", m.failovers.clone());
+        r.register(
+            "observed_failovers",
+            "What failover would have done, where it is only observed",
+            m.observed_failovers.clone(),
+        );
         let unit = || Unit::Seconds;
         r.register_with_unit(
             "failover_duration",

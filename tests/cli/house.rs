@@ -34,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "drill",
         &["files", "spec", "policy", "fault", "lab", "load", "sim", "check", "measure", "event", "diag", "report"],
     ),
+    ("bench", &["files", "lab", "load", "upstream", "measure", "report"]),
     ("report", &["measure", "event"]),
     ("sim", &["router", "event", "measure", "check", "spec", "policy", "report"]),
     (
@@ -60,6 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "drill",
             "report",
             "sim",
+            "bench",
         ],
     ),
     ("main", &["cli", "exit", "term"]),

@@ -1,6 +1,8 @@
 //! The command line as its user meets it, and the rules of the house.
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod house;
 #[cfg(test)]
 mod keys;
@@ -8,6 +10,10 @@ mod keys;
 mod kinds;
 #[cfg(test)]
 mod ledger;
+#[cfg(test)]
+mod observe;
+#[cfg(test)]
+mod open_files;
 #[cfg(test)]
 mod pipes;
 #[cfg(test)]

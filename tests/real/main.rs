@@ -1,7 +1,9 @@
-//! Real peers: the official OpenAI client, a real Toxiproxy.
+//! Real peers: the official OpenAI client, a real Toxiproxy, a real Envoy.
 
 #[cfg(test)]
 mod drill;
+#[cfg(test)]
+mod envoy;
 #[cfg(test)]
 mod openai;
 #[cfg(test)]

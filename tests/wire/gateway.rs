@@ -45,6 +45,8 @@ pub struct Change {
     /// Text of a file of client keys.
     pub clients: Option<String>,
     pub admin_key: Option<&'static str>,
+    /// Failover is only observed.
+    pub observe: bool,
 }
 
 impl Default for Change {
@@ -61,6 +63,7 @@ impl Default for Change {
             ledger: None,
             clients: None,
             admin_key: None,
+            observe: false,
         }
     }
 }
@@ -129,6 +132,7 @@ impl Rig {
             ledger: change.ledger.unwrap_or_else(|| Arc::new(Ledger::start(&Place::Memory).unwrap())),
             limits: change.limits,
             clients: change.clients.as_deref().map(clients),
+            observe: change.observe,
             admin_key: change.admin_key.map(AdminKey::new),
         };
         let gateway = runtime.block_on(Gateway::start(settings)).unwrap();

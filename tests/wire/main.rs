@@ -41,6 +41,8 @@ mod gateway_life;
 #[cfg(test)]
 mod gateway_masking;
 #[cfg(test)]
+mod gateway_observe;
+#[cfg(test)]
 mod gateway_orders;
 #[cfg(test)]
 mod gateway_pause;

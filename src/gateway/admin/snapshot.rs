@@ -40,6 +40,7 @@ pub fn snapshot(app: &App) -> Value {
             "expires_unix_s": policy.expires_unix_s,
             "expired": app.expired(),
         },
+        "observe": app.observe,
         "draining": app.draining.load(Ordering::Relaxed),
         "requests": {
             "open": core.requests_open,
@@ -123,7 +124,8 @@ pub fn readyz(app: &App) -> Answer {
     let usable = |id: TargetId| {
         let serving =
             core.targets.iter().any(|t| t.target == id && matches!(t.availability, Availability::Serving { .. }));
-        serving && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
+        // Where failover is observed, what the core thinks of a target keeps nobody from it.
+        (serving || app.observe) && app.targets.get(id).is_some_and(|d| d.evidence.seen().ever_good())
     };
     let expired = app.expired();
     let nobody = expired && expiry::answers_nobody(&policy);

@@ -60,8 +60,13 @@ pub fn of_error_answer(
         BodyEnd::Proper if torn(headers, body) => return (Failure::Truncated, None),
         BodyEnd::Proper | BodyEnd::Enough | BodyEnd::Broken(_) => {}
     }
-    let error = ErrorObject::read(status.as_u16(), body, secrets);
-    (of_error(&error, headers), Some(error))
+    let mut error = ErrorObject::read(status.as_u16(), body, secrets);
+    let failure = of_error(&error, headers);
+    if let Failure::Status(told) = &failure {
+        // Whoever gets the error as it is gets this too.
+        error.retry_after_hint = told.retry_after;
+    }
+    (failure, Some(error))
 }
 
 /// The body can be read as it is.

@@ -129,13 +129,20 @@ fn final_refusal(body: bytes::Bytes) -> Answer {
 
 /// The provider's own error: its status and message, in OpenAI shape, secrets taken out.
 fn as_it_is(error: Option<ErrorObject>, extra: &[(&str, serde_json::Value)]) -> Answer {
-    let error = error.unwrap_or_default();
+    // What it said could not be read: its failure all the same, and no mistake of the caller's.
+    let unread = || ErrorObject { status: StatusCode::BAD_GATEWAY.as_u16(), ..ErrorObject::default() };
+    let error = error.unwrap_or_else(unread);
     // An error object inside a 200 is no success either.
     let status = StatusCode::from_u16(error.status)
         .ok()
         .filter(|s| s.is_client_error() || s.is_server_error())
         .unwrap_or(StatusCode::BAD_REQUEST);
-    json(status, error.to_body(extra))
+    let mut answer = json(status, error.to_body(extra));
+    let says_when = status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE;
+    if let Some(wait) = error.retry_after_hint.filter(|_| says_when) {
+        retry_after(answer.headers_mut(), wait);
+    }
+    answer
 }
 
 /// The gateway itself ended the request before its commit point.

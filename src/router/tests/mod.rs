@@ -8,6 +8,7 @@ mod half_open;
 mod hedging;
 mod ledger;
 mod ledger_props;
+mod observe;
 mod properties;
 mod recovery;
 mod select;
