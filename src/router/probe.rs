@@ -18,12 +18,15 @@ impl Engine {
     /// The alarm of a target has rung: a cooldown ended, or its probe is due.
     pub(super) fn target_woke(&mut self, now: Ts, target: TargetId) {
         self.board.woke(now, target);
-        // Where failover is observed nobody asks a stand-in anything.
-        let asked = !self.observes || super::observe::asked_first(&self.policy, target);
-        if !asked || !self.board.probe_due(now, target) {
+        if !self.may_probe(target) || !self.board.probe_due(now, target) {
             return;
         }
         self.probe(now, target);
+    }
+
+    /// Where failover is observed nobody asks a stand-in anything.
+    fn may_probe(&self, target: TargetId) -> bool {
+        !self.observes || super::observe::asked_first(&self.policy, target)
     }
 
     /// Probes whoever is suspected: it serves, so the probe must not take a customer's place. True if one began.
@@ -31,12 +34,12 @@ impl Engine {
         let mut began = false;
         for target in std::mem::take(&mut self.suspects) {
             match self.board.suspicion(now, target) {
-                Suspicion::Now => {
+                Suspicion::Now if self.may_probe(target) => {
                     self.probe(now, target);
                     began = true;
                 }
                 Suspicion::Later => drop(self.suspects.insert(target)),
-                Suspicion::Moot => {}
+                Suspicion::Now | Suspicion::Moot => {}
             }
         }
         began

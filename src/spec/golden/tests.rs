@@ -51,7 +51,7 @@ fn an_unknown_key_is_an_error_with_its_place_and_the_nearest_key() {
     let d = found.iter().find(|d| d.rule.code == "LF004").unwrap();
     assert_eq!((d.place.line, d.place.column, d.nearest.as_deref()), (20, 5, Some("expect")));
     assert_eq!(codes(&GOOD.replace("must_not: [", "mustnot: ["))[0], "LF004 16:24");
-    assert_eq!(codes(&GOOD.replace("handoff: forbidden", "handoff: forbiden")), ["LF008 16:63"]);
+    assert_eq!(codes(&GOOD.replace("handoff: forbidden", "handoff: forbiden")), ["LF008 16:61"]);
     assert_eq!(codes(&GOOD.replace("version: 1", "version: 2")), ["LF007 1:10"]);
 }
 
