@@ -7,6 +7,7 @@ pub mod catalog;
 mod data;
 pub mod drills;
 mod files;
+pub mod golden;
 mod hosts;
 mod nobody;
 pub mod pages;

@@ -58,6 +58,9 @@ pub struct Facts {
     /// at where it is personal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmaskable: Option<Unmaskable>,
+    /// SHA-256 of its system prompt in hex, where some record speaks about prompts by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_sha256: Option<String>,
     /// Which turn of which conversation, if the client says so: without it the ledger only observes.
     pub conversation: Option<Conversation>,
 }
@@ -260,6 +263,12 @@ pub enum Input {
         #[serde(default)]
         until: Option<Ts>,
     },
+    /// What this target answers is not what its admission record speaks about (another model name or fingerprint): a probe finds out
+    /// at once whether its answers are still good.
+    Suspect {
+        /// Which.
+        target: TargetId,
+    },
     /// The same policy was read again: what a person could mend outside, such as a credential, may be mended.
     Reread,
     /// An operator switches the emergency mode: background tasks are refused and answers are capped.
@@ -339,6 +348,9 @@ pub struct Evidence {
     pub stale_at: Option<Ts>,
     /// The 95th percentile that it was measured with, in milliseconds.
     pub baseline_p95_ms: Option<u64>,
+    /// SHA-256 in hex of the system prompt that it was tested with; `None`: the record does not say, and any counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_sha256: Option<String>,
 }
 
 /// What a record says about its target.
@@ -355,6 +367,8 @@ pub enum Standing {
     Mismatch,
     /// There is none.
     Missing,
+    /// It speaks about another system prompt than that of the request.
+    OtherPrompt,
 }
 
 /// Tokens as the target counted them.

@@ -103,8 +103,10 @@ impl Engine {
         if stale {
             verdict = Verdict { counted: false, reason: "reused_connection".into(), ..verdict };
         }
-        if attempt.owner == Owner::Probe && matches!(failure, Failure::Quality(_)) {
-            return self.probe_not_good(now, id, &verdict);
+        if attempt.owner == Owner::Probe
+            && let Failure::Quality(why) = failure
+        {
+            return self.probe_not_good(now, id, &verdict, why);
         }
         self.failed(now, id, verdict, stale);
     }
