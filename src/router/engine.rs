@@ -12,6 +12,7 @@ use super::availability::Board;
 use super::decision::{Outcome, Snapshot, TargetSnapshot};
 use super::io::{AttemptId, Facts, HandoffCause, Input, Machine, Output, Reply, RequestId, Withhold};
 use super::ledger::{Arrival, CallState, Ledger};
+use super::outcome::Left;
 use super::refuse;
 use super::request::{Attempt, How, Owner, Phase, Request, timed_out};
 use super::select::{Ask, Choice, Plan, choose, expected_tokens};
@@ -373,7 +374,9 @@ impl Machine for Engine {
             Input::Committed { attempt } => self.committed(now, attempt),
             Input::Ended { attempt, usage } => self.ended(now, attempt, usage),
             Input::Broke { attempt, failure, reused } => self.broke(now, attempt, &failure, reused),
-            Input::ClientGone { request, stalled } => self.client_gone(now, request, stalled),
+            Input::ClientGone { request, stalled: false } => self.left(now, request, Left::Client),
+            Input::ClientGone { request, stalled: true } => self.left(now, request, Left::Stalled),
+            Input::Stopped { request } => self.left(now, request, Left::Stopped),
             Input::Calls { attempt, calls } => self.calls(now, attempt, &calls),
             Input::Evidence { records } => {
                 self.board.set_evidence(records);

@@ -222,6 +222,11 @@ pub enum Input {
         /// The client's own idle limit or write stall ended it, not the provider.
         stalled: bool,
     },
+    /// The gateway itself gives the request up, because it stops.
+    Stopped {
+        /// Which request.
+        request: RequestId,
+    },
     /// The attempt's answer calls tools. Before any of the calls is delivered; answered by [`Output::Calls`], or, where another
     /// request of the same turn was faster, by the end of this attempt. From here on the calls count as delivered: the driver
     /// writes them down, then goes on with `Committed` or `Ended` (or with the rest of a committed stream), or says `Broke`.

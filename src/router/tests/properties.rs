@@ -186,7 +186,7 @@ impl Checker {
                 self.requests.insert(*request, Seen { facts: Some(facts.clone()), policy, ..Seen::default() });
             }
             Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => self.over(*attempt),
-            Input::ClientGone { request, .. } => {
+            Input::ClientGone { request, .. } | Input::Stopped { request } => {
                 if let Some(seen) = self.requests.get_mut(request).filter(|seen| !seen.done) {
                     seen.gone = true;
                 }
