@@ -220,8 +220,11 @@ impl Engine {
         };
         for attempt_id in under_way.into_iter().flatten() {
             // Who was silent past a limit is at fault, even if the client lost patience in the same moment.
-            let overdue =
-                self.attempts.get(&attempt_id).and_then(Attempt::limit).filter(|(at, ..)| *at <= now && why != Left::Stalled);
+            let overdue = self
+                .attempts
+                .get(&attempt_id)
+                .and_then(Attempt::limit)
+                .filter(|(at, ..)| *at <= now && why != Left::Stalled);
             let left = Verdict::new(Class::ClientGone, why.name());
             let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
             if let Some(attempt) = self.take_attempt(attempt_id) {

@@ -1,10 +1,14 @@
 //! Declared capacities below the load of a run. The model answers all the same, slower or by somebody else, so that a share of
 //! time alone does not show what was asked of whom.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
+use super::arrivals::{Load, classes};
 use crate::policy::Policy;
-use crate::units::printable;
+use crate::router::{Engine, Input, Machine, Output, RequestId};
+use crate::units::{Ts, printable};
 
 /// First token and text of the model's usual streamed answer ([`super::world::Provider`]), in seconds: 0.6 and 2.
 pub(super) const ANSWER_S: f64 = 2.6;
@@ -52,9 +56,61 @@ pub fn note(narrow: &[Narrow], per_second: f64) -> Option<String> {
     })
 }
 
+/// The share of the requests of a run that the policy gives to people on its best day: all is well, and nobody may or can answer
+/// them. Beside a channel that answers whatever it is asked they make a policy look worse than none.
+#[must_use]
+pub fn given_away(policy: &Arc<Policy>, load: &Load) -> f64 {
+    let classes = classes(policy, load);
+    let away = classes.iter().filter(|class| {
+        let mut core = Engine::new(Arc::clone(policy), 1);
+        core.handle(Ts::ZERO, Input::Arrive { request: RequestId(0), facts: class.facts.clone() });
+        !std::iter::from_fn(|| core.poll_output()).any(|output| matches!(output, Output::Dial { .. }))
+    });
+    away.map(|class| class.share).sum()
+}
+
+/// What a reader must know of them; `None` where there are none.
+#[must_use]
+pub fn given_away_note(policy: &Policy, load: &Load, share: f64) -> Option<String> {
+    let tools = load.tools > 0.0 && policy.live_targets().all(|target| !target.capabilities.tools);
+    let next = if tools {
+        "no target declares `tools: true`, and a tenth of the requests offer tools"
+    } else {
+        "ask a policy test (`validate --tests`) why"
+    };
+    (share > 0.000_5).then(|| {
+        format!(
+            "{:.1} % of the requests have nobody who may or can answer them even while all is well ({next}). They count against the policy, and not against the channel alone, which is asked them all the same",
+            share * 100.0
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A tenth of the requests offer tools; nobody takes them.
+    #[test]
+    fn requests_that_nobody_can_answer_on_the_best_day_are_named() {
+        let policy = |tools: bool| {
+            let text = format!(
+                "version: v\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n  a: {{ base_url: \"https://a.example/v1\", model: m, \
+                 residency: [eu], credentials: env:K, capabilities: {{ tools: {tools} }} }}\npools:\n  p: {{ targets: [a] }}\nroutes:\n  \
+                 - {{ route: r, data: none, deadline_ms: 8000, tools: [look_up], attempts: [{{ pool: p, first_token_timeout_ms: 2000, \
+                 answer_timeout_ms: 4000 }}] }}\ntools:\n  look_up: {{ side_effects: none }}\n"
+            );
+            let (policy, found) = crate::policy::load("p", text.as_bytes());
+            Arc::new(policy.unwrap_or_else(|| panic!("{found:#?}")))
+        };
+        let load = Load::default();
+        let share = given_away(&policy(false), &load);
+        assert!((share - 0.1).abs() < 1e-9, "{share}");
+        let note = given_away_note(&policy(false), &load, share).unwrap();
+        assert!(note.starts_with("10.0 % of the requests") && note.contains("`tools: true`"), "{note}");
+        assert!(given_away(&policy(true), &load).abs() < 1e-9);
+        assert_eq!(given_away_note(&policy(true), &load, 0.0), None);
+    }
 
     /// 5 requests/s of 2.6 s are 13 at one moment, and 300 a minute.
     #[test]

@@ -314,7 +314,11 @@ fn b157_stopping_cuts_what_does_not_end_with_an_error_event() {
     let journal = std::fs::read_to_string(journal).unwrap();
     let decision = journal.lines().find(|line| line.contains(r#""event":"decision""#)).unwrap();
     let record = &serde_json::from_str::<serde_json::Value>(decision).unwrap()["record"];
-    assert_eq!((&record["outcome"], &record["attempts"][0]["reason"]), (&"broken_after_commit".into(), &"shutting_down".into()), "{record}");
+    assert_eq!(
+        (&record["outcome"], &record["attempts"][0]["reason"]),
+        (&"broken_after_commit".into(), &"shutting_down".into()),
+        "{record}"
+    );
     let got = client.whole();
     assert_eq!(got.end, End::Proper);
     let error: serde_json::Value = serde_json::from_str(got.events().last().unwrap()).unwrap();

@@ -194,6 +194,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.notes.extend(report.slots_note(&plan.policy, per_second));
     report.narrow = narrow::narrow(&plan.policy, per_second);
     report.notes.extend(narrow::note(&report.narrow, per_second));
+    let load = scenario::load_of(&plan.policy);
+    report.notes.extend(narrow::given_away_note(&plan.policy, &load, narrow::given_away(&plan.policy, &load)));
     report.notes.extend(notes(&plan));
     let exit = global.term.decided(exit_of(&report));
     match args.format {

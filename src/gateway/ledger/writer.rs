@@ -111,7 +111,18 @@ impl Writer {
         let now = Instant::now();
         let seen = BTreeMap::new();
         let bounds = Bounds::default();
-        Writer { store, shown, tell, pending: VecDeque::new(), seen, heard, flushed: now, pruned: None, tried: now, bounds }
+        Writer {
+            store,
+            shown,
+            tell,
+            pending: VecDeque::new(),
+            seen,
+            heard,
+            flushed: now,
+            pruned: None,
+            tried: now,
+            bounds,
+        }
     }
 
     /// Works until it is closed or nobody can ask any more.

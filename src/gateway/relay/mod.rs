@@ -20,6 +20,7 @@ mod stream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -35,7 +36,7 @@ use super::masking::{self, Masking};
 use crate::policy::{DataClass, Policy};
 use crate::router::Reply;
 use crate::units::printable;
-use crate::wire::ChatRequest;
+use crate::wire::{BadRequest, ChatRequest};
 use attempt::InFlight;
 use settle::{Exchange, Settled};
 
@@ -98,7 +99,7 @@ pub async fn chat(
         }
         Err(NotTaken::Gone(refusal)) => return early("none", "client_gone", refusal),
     };
-    let chat = match ChatRequest::parse(taken.bytes.clone()) {
+    let chat = match read(taken.bytes.clone()).await {
         Ok(chat) => chat,
         Err(bad) => {
             let message = format!("{} Correct the request before it is sent again.", bad.message);
@@ -185,6 +186,23 @@ pub async fn chat(
     };
     set(answer.headers_mut(), "x-llmfo-policy", &version);
     Ok(answer)
+}
+
+/// A body from which on it is read on a thread apart: megabytes take long enough for others on the lane to notice.
+const LARGE_BYTES: usize = 1024 * 1024;
+
+async fn read(body: Bytes) -> Result<ChatRequest, BadRequest> {
+    if body.len() < LARGE_BYTES {
+        return ChatRequest::parse(body);
+    }
+    match tokio::task::spawn_blocking(move || ChatRequest::parse(body)).await {
+        Ok(read) => read,
+        Err(lost) => match lost.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The process ends.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 /// A request on its way: what its answer is made of beside what the core decides.
