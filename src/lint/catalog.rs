@@ -12,6 +12,7 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::files::ALL);
     rules.extend(super::times::ALL);
     rules.extend(super::answers::ALL);
+    rules.extend(super::silence::ALL);
     rules.extend(super::data::ALL);
     rules.extend(super::nobody::ALL);
     rules.extend(super::hosts::ALL);

@@ -14,6 +14,7 @@ mod promises;
 mod readable;
 mod release;
 mod routing;
+mod silence;
 mod times;
 mod view;
 
@@ -66,6 +67,7 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     routing::check(&view, &mut found);
     times::check(&view, &mut found);
     answers::check(&view, &mut found);
+    silence::check(&view, &mut found);
     data::check(&view, world, &mut found);
     nobody::check(&view, &mut found);
     hosts::check(&view, &mut found);

@@ -8,11 +8,12 @@ const WHO: [&str; 8] =
     ["routes", "attempts", "pool", "pools", "targets", "residency", "residency_required", "first_token_timeout_ms"];
 
 /// What the arithmetic of the dials looks at beyond [`WHO`].
-const TIMES: [&str; 12] = [
+const TIMES: [&str; 13] = [
     "deadline_ms",
     "reserve_ms",
     "max_attempts",
     "connect_timeout_ms",
+    "idle_timeout_ms",
     "answer_timeout_ms",
     "same_target_retries",
     "failover",
@@ -33,7 +34,7 @@ fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
         "LF113" => [&WHO, &[]],
         "LF115" => [&WHO, &["tools", "capabilities"]],
         "LF116" => [&["routes", "attempts", "pool", "pools"], &[]],
-        "LF201" | "LF202" | "LF206" | "LF209" => [&WHO, &TIMES],
+        "LF201" | "LF202" | "LF206" | "LF209" | "LF210" => [&WHO, &TIMES],
         "LF203" | "LF204" => [&["max_attempts"], &[]],
         "LF205" => [&["reserve_ms", "deadline_ms"], &[]],
         "LF208" => [&WHO, &["channel", "objectives", "useful_text_p95_ms", "commit_at"]],

@@ -113,7 +113,7 @@ fn the_example_validates_without_errors() {
     file(&dir, "support.yaml", SUPPORT);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW]);
     assert_eq!(o.status.code(), Some(0), "{}{}", out(&o), err(&o));
-    assert!(out(&o).ends_with("4 warnings, 3 info\n"), "{}", out(&o));
+    assert!(out(&o).ends_with("5 warnings, 3 info\n"), "{}", out(&o));
     assert_eq!(err(&o), "checking support.yaml\n");
     // Its golden set and its adapter's text are not in this folder: findings, never load errors.
     assert_eq!(out(&o).matches("LF114 missing-file").count(), 2);
@@ -125,6 +125,7 @@ fn the_example_validates_without_errors() {
     let text = SUPPORT
         .replace("file:/run/secrets/vendor-x", "env:VENDOR_X")
         .replace("- pool: local-reserved\n", "- pool: local-reserved\n        answer_timeout_ms: 3500\n")
+        .replace("idle_timeout_ms: 4000", "idle_timeout_ms: 3500")
         .replace("- { pool: local-reserved,", "- { pool: local-reserved, answer_timeout_ms: 2200,");
     file(&dir, "policies/support.yaml", &text);
     let o = llmfo(dir.path(), &["validate", "policies/support.yaml", "--now", NOW, "--deny", "warnings"])

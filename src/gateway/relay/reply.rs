@@ -123,7 +123,7 @@ fn sentence(mut text: String) -> String {
 /// 503 that a client library must not repeat by itself.
 fn final_refusal(body: bytes::Bytes) -> Answer {
     let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
-    answer.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    answer.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     answer
 }
 
