@@ -10,6 +10,7 @@ pub mod explain;
 pub mod keys;
 pub mod lab;
 pub mod ledger;
+mod misused;
 pub mod policy_file;
 pub mod policy_tests;
 pub mod serve;
@@ -87,6 +88,10 @@ pub enum Command {
 pub fn told(said: &clap::Error) -> Exit {
     let written = said.print().and_then(|()| std::io::stdout().flush());
     if said.use_stderr() {
+        if let Some(step) = misused::next_step(said) {
+            let term = Term::detect(ColorChoice::Auto);
+            term.err(&term.wrapped_err(&format!("  next: {step}")));
+        }
         return Exit::Usage;
     }
     match written {

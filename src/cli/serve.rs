@@ -356,10 +356,8 @@ fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &
             "nothing changed: the policy is as before; credentials, admission records and texts of adapters were read again"
         ),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
-        Err(why) => {
-            tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
-            gateway.refused(&why.what);
-        }
+        // The alert is the log line too.
+        Err(why) => gateway.refused(&format!("{}; next: {}", why.what, why.hint)),
     }
     // Each by itself: a key that is taken away must not wait for a policy that is mended.
     if let Some(path) = &args.client_keys {

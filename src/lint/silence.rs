@@ -17,7 +17,7 @@ pub static SILENCE: Rule = Rule {
     name: "silence-outlives-deadline",
     severity: Severity::Warning,
     what: "A stream that falls silent after its first sign of life is noticed so late (`idle_timeout_ms`, 5 s if absent) that the deadline leaves no stand-in half of its first-token limit.",
-    why: "The first-token limit ends with the first sign of life, a held tool call included; from then on the idle limit alone notices the silence. The request ends in a handoff, later than its deadline, although somebody could have answered.",
+    why: "The first-token limit ends with the first sign of life; from then on the idle limit notices a silence. Where the sign was the first fragment of a tool call it alone does, also past the deadline: the request ends in a handoff, late, although somebody could have answered.",
     fix: "Shorten `idle_timeout_ms`, so that it and half of the stand-in's `first_token_timeout_ms` fit into `deadline_ms` less `reserve_ms`; or raise `deadline_ms`.",
     example: Example::Policy { good: "idle_timeout_ms: 5000", bad: "idle_timeout_ms: 7000" },
 };
@@ -63,7 +63,7 @@ fn silence(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagno
     }
     let left = budget.saturating_sub(idle);
     let message = format!(
-        "a stream of {who} that falls silent after its first sign of life is given up after {}; of the {} deadline less {} reserve {} left for a stand-in such as {}",
+        "a stream of {who} that has shown a sign of life may then be silent for {}; of the {} deadline less {} reserve {} left for a stand-in such as {}",
         human(idle),
         human(deadline),
         human(reserve),
@@ -113,7 +113,7 @@ mod tests {
         let late = found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: 6001")]);
         assert_eq!((late.len(), late[0].severity), (1, Severity::Warning));
         assert!(late[0].place.pointer.ends_with("/idle_timeout_ms"), "{late:#?}");
-        assert!(late[0].message.contains("is given up after 6 s; of the 8 s deadline less 1 s reserve 999 ms are left"));
+        assert!(late[0].message.contains("may then be silent for 6 s; of the 8 s deadline less 1 s reserve 999 ms are left"));
         assert!(late[0].message.ends_with("such as `local-b`"), "{late:#?}");
         assert_eq!(late[0].help.as_deref(), Some("write `idle_timeout_ms: 6000` or less, or `deadline_ms: 8001`"));
         let later = found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: 7000")]);

@@ -458,6 +458,10 @@ fn sighup_reads_the_policy_again_and_what_cannot_be_used_is_refused() {
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.contains("nothing changed") && !said.contains("None"), "{said}");
+    // Each of the four is one line of the log, with the next step in it.
+    let refused: Vec<&str> = said.lines().filter(|l| l.contains("the policy was not replaced")).collect();
+    assert_eq!(refused.len(), 4, "{said}");
+    assert!(refused.iter().all(|l| l.contains("the one before goes on") && l.contains("next: ")), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&journal).unwrap().matches("\"policy_replaced\"").count(), 1);
     write(&dir, &version(6));
     let mut served = Served::start(dir.path(), &["--allow-rollback"]);
@@ -628,6 +632,27 @@ fn talk(mut stream: TcpStream) {
     let _ = stream.write_all(b"data: [DONE]\n\n");
 }
 
+/// `timeout` sends its signal to its child and then to the group that both are in.
+#[test]
+fn one_signal_that_is_sent_to_process_and_group_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir, &policy(silent(), ""));
+    for second in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let mut served = Served::start(dir.path(), &["--drain-s", "1"]);
+        let mut client = ask(&served);
+        served.signal(rustix::process::Signal::TERM);
+        // Pending at the same time they would be one for the kernel already.
+        std::thread::sleep(Duration::from_millis(5));
+        served.signal(second);
+        let (code, took) = served.wait();
+        assert_eq!(code, Some(0), "it drains");
+        assert!(took > Duration::from_millis(800), "{took:?}");
+        let mut said = String::new();
+        client.read_to_string(&mut said).unwrap();
+        assert!(said.contains("shutting_down"), "{said}");
+    }
+}
+
 #[test]
 fn a_signal_drains_and_a_second_one_ends_it_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -665,6 +690,11 @@ fn a_signal_drains_and_a_second_one_ends_it_at_once() {
     let start = Instant::now();
     while !get(twice.address("admin"), "/readyz").contains("shutting down") {
         assert!(start.elapsed() < LIMIT);
+    }
+    // Within 100 ms of the first it would be the same one.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(150) {
+        std::thread::sleep(Duration::from_millis(10));
     }
     twice.signal(rustix::process::Signal::TERM);
     let (code, took) = twice.wait();

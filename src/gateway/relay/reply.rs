@@ -11,6 +11,9 @@ use crate::units::human;
 use crate::wire::ErrorObject;
 use crate::wire::error::error_body;
 
+/// Tells client libraries whether they should repeat a request by themselves.
+pub const SHOULD_RETRY: &str = "x-should-retry";
+
 /// One correlation id per conversation and turn; without a conversation, the request id.
 #[must_use]
 pub fn correlation(meta: &Meta) -> String {
