@@ -5,11 +5,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// What is missing, and where it comes from: by the argument's name.
 const MISSING: [(&str, &str); 6] = [
+    // Before the lab that a target needs in its turn.
+    ("--target", "the key is shown to a gateway: name that with --target URL"),
     (
         "--lab",
         "start a lab with `llmfo lab up`; it prints one line of JSON, whose `admin` is the address to give as --lab (the gateway at --target must have the providers of that lab as its own: `providers` in the same line)",
     ),
-    ("--target", "the key is shown to a gateway: name that with --target URL"),
     ("--policy", "add --policy FILE: the file that `llmfo serve` had when it wrote the journal, byte for byte"),
     ("--trace", "it says how an outage history is read: name that with --trace FILE"),
     ("--reason", "write why with --reason TEXT, for those who read the journal afterwards"),
@@ -64,8 +65,12 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_does_not_go_together_has_a_next_step() {
-        let has = |args: &[&str], words: &str| assert!(step(args).unwrap().contains(words), "{args:?}: {:?}", step(args));
-        has(&["drill", "run", "region-outage", "--target", "http://127.0.0.1:1/v1"], "`admin` is the address to give as --lab");
+        let has =
+            |args: &[&str], words: &str| assert!(step(args).unwrap().contains(words), "{args:?}: {:?}", step(args));
+        has(
+            &["drill", "run", "region-outage", "--target", "http://127.0.0.1:1/v1"],
+            "`admin` is the address to give as --lab",
+        );
         has(&["drill", "run", "x", "--target-key-file", "k"], "--target URL");
         has(&["drill", "run", "x", "--toxiproxy", "http://a:1", "--lab", "http://b:2"], "llmfo lab up --toxiproxy");
         has(&["simulate", "dual-channel", "--trace", "t.csv", "--months", "2"], "leave out one of the two");
@@ -76,7 +81,8 @@ mod tests {
         has(&["serve", "--observe", "--record-inputs", "i"], "nothing is decided");
         has(&["ctl", "bench", "a"], "--reason TEXT");
         has(&["explain", "LF101", "--list"], "leave out one of the two");
-        has(&["trace"], "add what is missing");
+        has(&["trace", "req-1"], "llmfo serve --journal");
+        has(&["drill", "run"], "add what is missing");
         assert_eq!(step(&["simulte"]), None, "clap has a tip of its own");
     }
 }

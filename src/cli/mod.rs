@@ -31,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   llmfo drill run region-outage          break a real path in the embedded lab and judge what the customer saw
   llmfo validate policies/support.yaml   check a route policy
-  llmfo serve --policy policies/support.yaml --listen 127.0.0.1:8080
+  llmfo serve --policy lab/policies/lab.yaml --listen 127.0.0.1:8080   while `llmfo lab up --dir lab` runs
 
 In an empty folder: `llmfo drill run` brings its own policy; `llmfo lab up --dir lab` writes one that works to lab/policies/lab.yaml and runs the providers that it names; docs/policy.md says how to write your own.
 ";

@@ -128,8 +128,7 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer, columns: usize, fol
             } else {
                 notes.insert(0, format!("here: {label}"));
             }
-            let mut snippet =
-                Snippet::source(window.as_str()).path(file).line_start(first_line).annotation(annotation);
+            let mut snippet = Snippet::source(window.as_str()).path(file).line_start(first_line).annotation(annotation);
             for label in &near {
                 snippet = snippet.annotation(
                     AnnotationKind::Context.span(clip(source, &label.place, start, end)).label(safe(&label.text)),
@@ -341,7 +340,8 @@ error[LF999 for-tests]: `b` is a text
         let d = Diagnostic::new(&RULE, place, "word").label("did you mean `prompt_only`?").help("write it");
         let mut one = Report::new();
         one.add(source, [d]);
-        let fits = |width| render(&one, false, width).lines().any(|l| l.ends_with("^^^^^^^^^^ did you mean `prompt_only`?"));
+        let fits =
+            |width| render(&one, false, width).lines().any(|l| l.ends_with("^^^^^^^^^^ did you mean `prompt_only`?"));
         // Four columns of the number and its bar, 46, the ten carets, a blank and 27: 88.
         assert!(fits(None) && fits(Some(88)) && !fits(Some(87)));
         assert!(render(&one, false, Some(80)).lines().all(|l| l.chars().count() <= 80));

@@ -428,7 +428,8 @@ mod tests {
             [(2_000, "probing for 5.0 s (why)".into()), (2_000, "operator: bench ended: update".to_owned())]
         );
         // What was ordered before a state is in it already.
-        let texts = told(&[at(1_000, order("given")), changed(1_001, "a", "benched"), decision(4_000, "r-1", None, None)]);
+        let texts =
+            told(&[at(1_000, order("given")), changed(1_001, "a", "benched"), decision(4_000, "r-1", None, None)]);
         assert_eq!(texts, [(1_001, "benched for 5.0 s (why)".to_owned())]);
     }
 

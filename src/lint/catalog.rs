@@ -16,6 +16,7 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::data::ALL);
     rules.extend(super::nobody::ALL);
     rules.extend(super::hosts::ALL);
+    rules.extend(super::cost::ALL);
     rules.extend(super::drills::ALL);
     rules.extend(super::promises::ALL);
     rules.extend(super::release::ALL);

@@ -4,6 +4,7 @@
 
 mod answers;
 pub mod catalog;
+mod cost;
 mod data;
 pub mod drills;
 mod files;
@@ -71,6 +72,7 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     data::check(&view, world, &mut found);
     nobody::check(&view, &mut found);
     hosts::check(&view, &mut found);
+    cost::check(&view, &mut found);
     promises::check(&view, &mut found);
     files::check(&view, world, &mut found);
     release::check(&view, world, &mut found);

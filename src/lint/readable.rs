@@ -38,6 +38,7 @@ fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
         "LF203" | "LF204" => [&["max_attempts"], &[]],
         "LF205" => [&["reserve_ms", "deadline_ms"], &[]],
         "LF208" => [&WHO, &["channel", "objectives", "useful_text_p95_ms", "commit_at"]],
+        "LF402" => [&["pools", "targets", "select", "price"], &[]],
         "LF502" | "LF504" => [&WHO, &["data", "pii", "domains", "vendor"]],
         "LF505" => [&["base_url", "credentials", "connect_to"], &[]],
         "LF506" => [&WHO, &["data", "base_url", "domains", "vendor"]],

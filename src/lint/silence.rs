@@ -113,7 +113,11 @@ mod tests {
         let late = found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: 6001")]);
         assert_eq!((late.len(), late[0].severity), (1, Severity::Warning));
         assert!(late[0].place.pointer.ends_with("/idle_timeout_ms"), "{late:#?}");
-        assert!(late[0].message.contains("may then be silent for 6 s; of the 8 s deadline less 1 s reserve 999 ms are left"));
+        assert!(
+            late[0]
+                .message
+                .contains("may then be silent for 6 s; of the 8 s deadline less 1 s reserve 999 ms are left")
+        );
         assert!(late[0].message.ends_with("such as `local-b`"), "{late:#?}");
         assert_eq!(late[0].help.as_deref(), Some("write `idle_timeout_ms: 6000` or less, or `deadline_ms: 8001`"));
         let later = found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: 7000")]);
@@ -133,7 +137,10 @@ mod tests {
         let tight = found(&[absent, ("\n    reserve_ms: 1000", ""), ("deadline_ms: 8000", "deadline_ms: 1400")]);
         assert!(tight[0].help.as_deref().unwrap().starts_with("write `deadline_ms: 6500`, or shorten"), "{tight:#?}");
         // What was written and could not be read is not judged by its default.
-        assert!(found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: soon"), ("deadline_ms: 8000", "deadline_ms: 5000")]).is_empty());
+        assert!(
+            found(&[("idle_timeout_ms: 5000", "idle_timeout_ms: soon"), ("deadline_ms: 8000", "deadline_ms: 5000")])
+                .is_empty()
+        );
     }
 
     #[test]

@@ -201,7 +201,7 @@ pub fn moment_ms(text: &str) -> Result<u64, String> {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let number: u64 = rest.get(..digits).and_then(|d| d.parse().ok()).ok_or_else(wrong)?;
         let after = rest.get(digits..).unwrap_or_default();
-        let (unit, ms) = [("ms", 1), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
+        let (unit, ms) = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
             .into_iter()
             .find(|(unit, _)| after.starts_with(unit))
             .ok_or_else(wrong)?;
