@@ -8,12 +8,11 @@ const WHO: [&str; 8] =
     ["routes", "attempts", "pool", "pools", "targets", "residency", "residency_required", "first_token_timeout_ms"];
 
 /// What the arithmetic of the dials looks at beyond [`WHO`].
-const TIMES: [&str; 13] = [
+const TIMES: [&str; 12] = [
     "deadline_ms",
     "reserve_ms",
     "max_attempts",
     "connect_timeout_ms",
-    "idle_timeout_ms",
     "answer_timeout_ms",
     "same_target_retries",
     "failover",
@@ -23,6 +22,10 @@ const TIMES: [&str; 13] = [
     "capacity",
     "p95_service_ms",
 ];
+
+/// What the arithmetic of a silent stream looks at beyond [`WHO`].
+const SILENCE: [&str; 8] =
+    ["deadline_ms", "reserve_ms", "max_attempts", "idle_timeout_ms", "failover", "failover_reason", "degrade", "tier"];
 
 /// The keys that a rule looks at, by their names: those of which the absence or a default value would be judged.
 fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
@@ -34,9 +37,10 @@ fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
         "LF113" => [&WHO, &[]],
         "LF115" => [&WHO, &["tools", "capabilities"]],
         "LF116" => [&["routes", "attempts", "pool", "pools"], &[]],
-        "LF201" | "LF202" | "LF206" | "LF209" | "LF210" => [&WHO, &TIMES],
+        "LF201" | "LF202" | "LF206" | "LF209" => [&WHO, &TIMES],
         "LF203" | "LF204" => [&["max_attempts"], &[]],
         "LF205" => [&["reserve_ms", "deadline_ms"], &[]],
+        "LF210" => [&WHO, &SILENCE],
         "LF208" => [&WHO, &["channel", "objectives", "useful_text_p95_ms", "commit_at"]],
         "LF402" => [&["pools", "targets", "select", "price"], &[]],
         "LF502" | "LF504" => [&WHO, &["data", "pii", "domains", "vendor"]],
