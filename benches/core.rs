@@ -53,6 +53,7 @@ fn facts() -> Facts {
         vision: false,
         strict_schema: false,
         strict_decoding: false,
+        prompt_sha256: None,
         body_bytes: 2_000,
         max_output_tokens: Some(400),
         task: "customer_reply".into(),

@@ -29,6 +29,7 @@ assets![
     "drills/midstream-break.yaml",
     "drills/region-outage-gateway.yaml",
     "drills/region-outage.yaml",
+    "goldensets/support-v3.yaml",
     "policies/dual-channel.yaml",
     "policies/lab.yaml",
     "policies/support.yaml"

@@ -7,6 +7,7 @@
 
 mod context;
 mod finish;
+pub mod golden;
 mod handoff;
 mod schema;
 

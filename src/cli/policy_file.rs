@@ -152,10 +152,9 @@ impl Kind {
                 "an admission record",
                 "`llmfo serve` reads it from evidence/<group>/<target>@<prompt_version>.json in the folder of its policy",
             ),
-            Kind::GoldenSet => (
-                "a golden set",
-                "a policy names it as `golden_set` of a group; `llmfo validate` of that policy looks whether it is there",
-            ),
+            Kind::GoldenSet => {
+                ("a golden set", "`llmfo validate FILE` checks it; a policy names it as `golden_set` of a group")
+            }
         }
     }
 }

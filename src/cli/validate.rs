@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Global;
 use super::policy_file::{self, Chosen, Content, Kind};
+use crate::check::golden::Golden;
 use crate::diag::{Report, render_human, render_json};
 use crate::error::{Expected, Result};
 use crate::exit::Exit;
@@ -12,6 +13,7 @@ use crate::lint::{self, SecretState, World};
 use crate::policy::SecretRef;
 use crate::spec::client_keys::{self, ClientKeysFile};
 use crate::spec::drill::DrillFile;
+use crate::spec::golden::GoldenFile;
 use crate::spec::policy::PolicyFile;
 use crate::spec::policy_tests::PolicyTestsFile;
 use crate::spec::schema;
@@ -22,6 +24,7 @@ Examples:
   llmfo validate policies/support.yaml --deny warnings
   llmfo validate --format json policies/support.yaml | jq '.diagnostics[].code'
   llmfo validate drills/region-outage.yaml       a drill file is known by its `rounds`
+  llmfo validate goldensets/support-v3.yaml      a golden set, by its `cases`
   llmfo validate clients.yaml                    a file of client keys, by its `clients`
   llmfo validate --tests policies/tests/support.yaml   who answers when what is down
   cat policy.yaml | llmfo validate -
@@ -34,7 +37,7 @@ How to write a policy, with a file that works and every key: docs/policy.md in t
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The policy (or drill) file; `-` is standard input. Default: $LLMFO_POLICY, else the only file in ./policies/.
+    /// The policy file (or a drill, a golden set, client keys); `-` is standard input. Default: $LLMFO_POLICY, else the only file in ./policies/.
     #[arg(value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub path: Option<PathBuf>,
     /// How to print the findings.
@@ -88,6 +91,8 @@ pub enum SchemaOf {
     Tests,
     /// Keys of clients.
     Clients,
+    /// A golden set.
+    GoldenSet,
 }
 
 impl SchemaOf {
@@ -97,6 +102,7 @@ impl SchemaOf {
             SchemaOf::Drill => schema::text_of::<DrillFile>(),
             SchemaOf::Tests => schema::text_of::<PolicyTestsFile>(),
             SchemaOf::Clients => schema::text_of::<ClientKeysFile>(),
+            SchemaOf::GoldenSet => schema::text_of::<GoldenFile>(),
         }
     }
 }
@@ -175,6 +181,10 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Rep
         report.add(doc.into_source(), found);
         return Ok((report, None));
     }
+    if let (Some(Kind::GoldenSet), Content::Bytes(bytes)) = (kind, content) {
+        golden_set(&mut report, &name, bytes);
+        return Ok((report, None));
+    }
     // Of what is something else altogether a list of the keys that it lacks helps nobody.
     policy_file::of_kind(Kind::Policy, &loaded.doc, &name)?;
     let wants = lint::wants(&loaded);
@@ -184,9 +194,29 @@ fn findings(path: &Path, content: &Content, now: jiff::Timestamp) -> Result<(Rep
         secrets: wants.secrets.into_iter().map(|s| (s.clone(), secret_state(path, &s))).collect::<BTreeMap<_, _>>(),
     };
     let more = lint::check(&loaded, &world);
+    // A gateway does not start with a set that is there and cannot be used.
+    let groups = loaded.raw.iter().flat_map(|raw| raw.compatibility_groups.iter().flat_map(|g| g.iter()));
+    let mut sets: Vec<&str> = groups.filter_map(|(_, group)| group.golden_set.as_deref()).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    for said in sets {
+        let Some(at) = policy_file::beside(path, said.strip_prefix("file:").unwrap_or(said)) else { continue };
+        if let Content::Bytes(bytes) = policy_file::read(&at)? {
+            golden_set(&mut report, &name_of(&at), &bytes);
+        }
+    }
     let found = loaded.diagnostics.into_iter().chain(more);
     report.add(loaded.doc.into_source(), found.collect::<Vec<_>>());
     Ok((report, None))
+}
+
+fn golden_set(report: &mut Report, name: &str, bytes: &[u8]) {
+    let (file, mut found, doc) = crate::spec::golden::read(name, bytes);
+    if let Some(file) = file {
+        let schemas = Golden::compile(file.clone()).err().unwrap_or_default();
+        found.extend(lint::golden::check(&file, &doc, &schemas));
+    }
+    report.add(doc.into_source(), found);
 }
 
 /// Longest key that is believed, in bytes.
@@ -234,6 +264,7 @@ fn write(schemas: Option<&Path>, docs: Option<&Path>) -> Result<Exit> {
         put(dir, "drill.schema.json", &SchemaOf::Drill.text())?;
         put(dir, "policy-tests.schema.json", &SchemaOf::Tests.text())?;
         put(dir, "client-keys.schema.json", &SchemaOf::Clients.text())?;
+        put(dir, "golden-set.schema.json", &SchemaOf::GoldenSet.text())?;
     }
     if let Some(dir) = docs {
         let rules = lint::catalog::all();

@@ -112,6 +112,17 @@ pub enum Event {
         /// Requests that got a controlled error.
         requests: u64,
     },
+    /// An answer that was taken as a sample is not as it must be. Nothing of the answer is in it.
+    InvariantViolated {
+        /// Route by name.
+        route: String,
+        /// Who answered.
+        target: String,
+        /// Which one, by name.
+        invariant: String,
+        /// How it was broken.
+        why: String,
+    },
     /// An operator gave an order, or one has ended.
     Order {
         /// `bench`, `emergency`, `fault`.

@@ -240,7 +240,12 @@ impl Teller {
                     self.requests.push_back(told);
                 }
             }
-            Event::AttemptFailed { .. } | Event::Phase { .. } | Event::Fault { .. } | Event::Stopped { .. } => {}
+            // A sample says nothing about when or whether a target was asked.
+            Event::InvariantViolated { .. }
+            | Event::AttemptFailed { .. }
+            | Event::Phase { .. }
+            | Event::Fault { .. }
+            | Event::Stopped { .. } => {}
         }
     }
 

@@ -162,9 +162,25 @@ pub struct Kept {
 
 impl Kept {
     /// `None`: it cannot be checked within bounds.
-    fn of(schema: &Value) -> Option<Kept> {
+    #[must_use]
+    pub fn of(schema: &Value) -> Option<Kept> {
         let values = values(schema, SCHEMA_VALUES_MAX)?;
         Schema::compile_linear(schema).ok().map(|schema| Kept { schema, values })
+    }
+
+    /// Judges a text; inconclusive where that would be too much work.
+    #[must_use]
+    pub fn verdict(&self, text: &str) -> Verdict {
+        if self.work(text) > WORK_MAX {
+            return Verdict::Inconclusive("it is too large to be checked against its schema".to_owned());
+        }
+        self.schema.check(text)
+    }
+
+    fn work(&self, text: &str) -> usize {
+        // Every value but the first follows one of these.
+        let of_answer = 1 + text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b':')).count();
+        of_answer.saturating_mul(self.values)
     }
 
     /// Judges an answer that was not streamed.
@@ -177,9 +193,7 @@ impl Kept {
 
     fn check_text(&self, text: &str) -> Result<(), Failure> {
         let fails = |why: &str| Err(Failure::Quality(format!("an adapted answer: {}", printable(why, 200))));
-        // Every value but the first follows one of these.
-        let of_answer = 1 + text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b':')).count();
-        if of_answer.saturating_mul(self.values) > WORK_MAX {
+        if self.work(text) > WORK_MAX {
             return fails("it is too large to be checked against its schema");
         }
         match self.schema.check(text) {

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::admitted::{Admissions, Identity};
+use super::golden::Sets;
 use crate::event::Event;
 use crate::policy::evidence::{AdmissionRecord, MAX_BYTES, Standing as Worth, Wanted};
 use crate::policy::{Group, Policy, TargetId};
@@ -14,12 +16,27 @@ use crate::units::{Ts, printable};
 const AGEING: f64 = 0.75;
 
 /// What the records say, and what a person should hear about them.
-pub fn read(policy: &Policy, folder: &Path, now: Ts) -> (Vec<Evidence>, Vec<Event>) {
-    let mut records = Vec::new();
-    let mut alerts = Vec::new();
+pub struct Read {
+    /// For the core.
+    pub records: Vec<Evidence>,
+    /// For people.
+    pub alerts: Vec<Event>,
+    /// Against which answers and prompts are held.
+    pub admitted: Admissions,
+}
+
+/// Reads them. `sets`: the golden sets as they are now; a record about another one is evidence of nothing.
+pub fn read(policy: &Policy, folder: &Path, now: Ts, sets: &Sets) -> Read {
+    let (mut records, mut alerts, mut admitted) = (Vec::new(), Vec::new(), Admissions::default());
     for (name, group) in &policy.groups {
         for target in &group.members {
-            let (record, why) = one(policy, folder, now, name, group, *target);
+            let (record, why, identity) = one(policy, folder, now, (name, group, sets), *target);
+            if let Some(hash) = &record.prompt_sha256 {
+                admitted.prompts.insert((name.clone(), *target), hash.clone());
+            }
+            if let Some(identity) = identity {
+                admitted.identities.entry(*target).or_default().push(identity);
+            }
             // In a first tier these do not keep it out, so a person must look.
             if let Some(why) = why {
                 let target_name = policy.target(*target).name.clone();
@@ -33,17 +50,16 @@ pub fn read(policy: &Policy, folder: &Path, now: Ts) -> (Vec<Evidence>, Vec<Even
             records.push(record);
         }
     }
-    (records, alerts)
+    Read { records, alerts, admitted }
 }
 
 fn one(
     policy: &Policy,
     folder: &Path,
     now: Ts,
-    group_name: &str,
-    group: &Group,
+    (group_name, group, sets): (&str, &Group, &Sets),
     target: TargetId,
-) -> (Evidence, Option<String>) {
+) -> (Evidence, Option<String>, Option<Identity>) {
     let t = policy.target(target);
     let verdict = |standing, stale_at, baseline_p95_ms| Evidence {
         group: group_name.to_owned(),
@@ -51,15 +67,16 @@ fn one(
         standing,
         stale_at,
         baseline_p95_ms,
+        prompt_sha256: None,
     };
     let path = AdmissionRecord::path(group_name, &t.name, policy.prompt_version.as_deref().unwrap_or(""));
     let Some(file) = find(folder, &path) else {
-        return (verdict(Standing::Missing, None, None), Some(format!("evidence/{path} is not there")));
+        return (verdict(Standing::Missing, None, None), Some(format!("evidence/{path} is not there")), None);
     };
     let record = match read_bounded(&file).and_then(|bytes| AdmissionRecord::read(&bytes)) {
         Ok(record) => record,
         // What it says is not known: it admits nobody to a later tier.
-        Err(why) => return (verdict(Standing::Mismatch, None, None), Some(why)),
+        Err(why) => return (verdict(Standing::Mismatch, None, None), Some(why), None),
     };
     let max_age_s = group.evidence_max_age.map(|d| d.as_secs_f64());
     let wanted = Wanted {
@@ -67,11 +84,12 @@ fn one(
         target: &t.name,
         prompt_version: policy.prompt_version.as_deref(),
         adapter: t.adapter.as_ref().map(|a| (a.name.as_str(), a.version)),
+        golden_sha256: sets.get(group_name).map(|set| set.sha256.as_str()),
         now_unix_s: unix_s(),
         max_age_s,
     };
     let baseline = record.baseline_p95_ms.map(|ms| ms.round().clamp(1.0, 3_600_000.0) as u64);
-    match record.standing(&wanted) {
+    let (evidence, why) = match record.standing(&wanted) {
         Worth::Eligible { age_share } => {
             let stale_at =
                 max_age_s.map(|max| now + Duration::from_secs_f64((max * (1.0 - age_share)).clamp(0.0, 1e9)));
@@ -83,7 +101,10 @@ fn one(
         Worth::Excluded => (verdict(Standing::Excluded, None, baseline), Some("it excludes the target".to_owned())),
         Worth::Stale => (verdict(Standing::Stale, None, baseline), Some("it is too old".to_owned())),
         Worth::Mismatch(why) => (verdict(Standing::Mismatch, None, None), Some(why)),
-    }
+    };
+    let identity = Identity { model: record.model, fingerprint: record.fingerprint };
+    let prompt_sha256 = record.system_sha256.map(|hex| hex.to_ascii_lowercase());
+    (Evidence { prompt_sha256, ..evidence }, why, Some(identity))
 }
 
 /// Below the policy's folder, then its parent.

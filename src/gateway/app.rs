@@ -11,14 +11,17 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::adapters::{Adapters, Texts};
+use super::admitted::{Admissions, Admitted};
 use super::bus::{Bus, unix_ms};
 use super::clients::book::Client;
 use super::clients::{Clients, Permit, Rejected};
 use super::driver::{AttemptKey, Driver, MakeCore, Meta, Watcher};
+use super::golden::{GoldenSets, Sets};
 use super::ledger::Ledger;
 use super::orders::Orders;
 use super::relay::Calls;
 use super::relay::attempt::{Ended, InFlight};
+use super::sampling::Sampler;
 use super::targets::Targets;
 use super::{intake, probe, stranded};
 use crate::error::Result;
@@ -53,6 +56,12 @@ pub struct App {
     pub orders: Arc<Orders>,
     /// Texts of adapters.
     pub adapters: Adapters,
+    /// Golden sets of groups.
+    pub golden: GoldenSets,
+    /// Who judges a share of the answers.
+    pub sampler: Sampler,
+    /// What admission records say of those who answer.
+    pub admitted: Admitted,
     /// Zero of the core's time line.
     pub anchor: Instant,
     /// Unix milliseconds of the start.
@@ -85,6 +94,10 @@ pub struct Parts {
     pub orders: Arc<Orders>,
     /// Texts of adapters.
     pub texts: Texts,
+    /// Golden sets.
+    pub sets: Sets,
+    /// What admission records say.
+    pub admitted: Admissions,
     /// Request bodies held at one moment, in bytes.
     pub bodies_bytes: usize,
     /// Who may ask.
@@ -112,7 +125,7 @@ impl App {
         parts: Parts,
         make: MakeCore,
     ) -> Result<Arc<App>> {
-        let Parts { ledger, orders, texts, bodies_bytes, clients, observe } = parts;
+        let Parts { ledger, orders, texts, sets, admitted, bodies_bytes, clients, observe } = parts;
         let targets = Targets::new(&policy, folder)?;
         let metrics = Metrics::new(&policy.version, policy.serial, &policy.sha256, policy.expires_unix_s);
         for target in &policy.targets {
@@ -131,6 +144,9 @@ impl App {
                 ledger,
                 orders,
                 adapters: Adapters::new(texts),
+                golden: GoldenSets::new(sets),
+                sampler: Sampler::default(),
+                admitted: Admitted::new(admitted),
                 targets,
                 metrics,
                 bus: Bus::new(anchor, journal),
@@ -238,6 +254,10 @@ impl App {
     /// An answer is complete. `client`: whose request it was.
     pub fn ended(&self, route: &str, target: TargetId, calls: Calls, client: Option<&Permit>, ended: &Ended) {
         let name = self.target_name(target);
+        self.look_who_answered(target, &name, ended);
+        if let Some(sample) = &ended.sample {
+            self.sampled(route, &name, sample);
+        }
         for anomaly in &ended.anomalies {
             Metrics::kind(&self.metrics.anomalies, &name, anomaly.name());
         }
@@ -258,6 +278,11 @@ impl App {
                 counter.inc_by(n);
             }
         }
+    }
+
+    /// `Some` if a log line about this broken invariant is to be written now, with how many were left out since the last one.
+    pub(super) fn told_violation(&self, target: &str, invariant: &str) -> Option<u64> {
+        self.warned.now(target, invariant)
     }
 
     /// A request was not taken, for its key or quota.

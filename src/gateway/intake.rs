@@ -291,6 +291,7 @@ pub fn facts(
         expired,
         open_conversation: labels.turn.is_some_and(|turn| turn > 1),
         unmaskable: None,
+        prompt_sha256: None,
         conversation: conversation(request, labels, client, risky_tools)?,
     })
 }

@@ -14,12 +14,14 @@
 pub mod adapters;
 pub mod admin;
 mod admission;
+pub mod admitted;
 pub mod app;
 pub mod bus;
 pub mod clients;
 pub mod driver;
 pub mod expiry;
 pub mod front;
+pub mod golden;
 pub mod http;
 pub mod intake;
 pub mod lanes;
@@ -33,6 +35,7 @@ pub mod probe;
 pub mod record;
 pub mod relay;
 mod reload;
+pub mod sampling;
 pub mod stranded;
 pub mod targets;
 mod warned;
@@ -179,9 +182,10 @@ impl Gateway {
         guarded(listen, clients.is_some(), admin, admin_key.is_some())?;
         let journal = journal.map(Journal::start).transpose()?;
         // The core's time begins with it, so what is known now is known at zero. A core that is rebuilt must know it as well.
-        let (records, alerts) = admission::read(&policy, &folder, Ts::ZERO);
+        let (sets, missing) = golden::read(&policy, &folder)?;
+        let admission::Read { records, alerts, admitted } = admission::read(&policy, &folder, Ts::ZERO, &sets);
         let (texts, more) = adapters::read(&policy, &folder);
-        let alerts = [alerts, more].concat();
+        let alerts = [missing, alerts, more].concat();
         let recorder = inputs.as_deref().map(record::Recorder::open).transpose()?;
         let closing = recorder.clone();
         // Read once before anything is served: a damaged row is a reason not to start.
@@ -221,6 +225,8 @@ impl Gateway {
             ledger: Arc::clone(&ledger),
             orders,
             texts,
+            sets,
+            admitted,
             bodies_bytes: limits.bodies_bytes,
             clients,
             observe,
@@ -281,6 +287,7 @@ impl Gateway {
         ));
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
+        helpers.push(tokio::spawn(sampling::judge(Arc::downgrade(&app))));
         let mut looks = Vec::new();
         for target in &policy.targets {
             looks.extend(watch(&app, target));

@@ -1,5 +1,6 @@
-//! The built-in probe: one small streamed chat request, judged on structure alone. It carries no customer's data, and its
-//! cost is bounded by its output limit.
+//! A probe: one small streamed chat request of the gateway's own. It is a case of the golden set of the target's group, judged by
+//! the checks of the set; without one, a built-in question, judged on structure alone. It carries no customer's data, and its cost
+//! is bounded by its output limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,17 +12,23 @@ use tokio::task::AbortHandle;
 
 use super::app::App;
 use super::driver::AttemptKey;
+use super::golden::{self, Question};
 use super::relay::attempt::{Attempt, Broke, Plan, Step};
 use super::targets::Dialable;
 use crate::policy::TargetId;
 use crate::router::{Failure, Limits, Withhold};
 use crate::telemetry::Metrics;
-use crate::wire::{ErrorObject, StreamSettings};
+use crate::wire::chunk::Chunk;
+use crate::wire::sse::MAX_EVENT_BYTES;
+use crate::wire::{AnswerFacts, ErrorObject, Secrets, SseReader, StreamSettings, Transcript};
 
 /// Output tokens that a probe may cost.
 const PROBE_TOKENS: u32 = 16;
 
-/// The body of a probe. Models differ in what they call the limit.
+/// Most of an answer to a case that is kept to be judged: far above what its limit of tokens allows.
+const JUDGED_BYTES_MAX: usize = 1 << 20;
+
+/// The body of the built-in question. Models differ in what they call the limit.
 #[must_use]
 pub fn body(model: &str, limit: &str) -> Bytes {
     let body = json!({
@@ -61,13 +68,15 @@ pub fn run(app: Arc<App>, key: AttemptKey, target: TargetId, limits: Limits) -> 
             return failed(Failure::Internal("no such target".into()));
         };
         let known = dialable.probe_limit.load(Ordering::Relaxed);
-        let broke = match ask(&app, &dialable, key, limits, known).await {
+        let question = golden::question(&app, &dialable);
+        let question = question.as_ref();
+        let broke = match ask(&app, &dialable, key, limits, known, question).await {
             Ok(()) => return,
             Err(broke) => broke,
         };
         let other = 1 - known;
         if broke.error.as_ref().is_some_and(|e| LIMITS.get(known).is_some_and(|name| refuses(e, name))) {
-            match ask(&app, &dialable, key, limits, other).await {
+            match ask(&app, &dialable, key, limits, other, question).await {
                 Ok(()) => dialable.probe_limit.store(other, Ordering::Relaxed),
                 Err(broke) => failed(broke.failure),
             }
@@ -85,19 +94,28 @@ async fn ask(
     key: AttemptKey,
     limits: Limits,
     limit_name: usize,
+    question: Option<&Question>,
 ) -> Result<(), Box<Broke>> {
     let target = dialable.target.id;
     let secrets = app.targets.secrets();
+    let limit_name = LIMITS.get(limit_name).copied().unwrap_or("max_tokens");
+    let (sent, masked) = match question {
+        None => (vec![body(&dialable.target.model, limit_name)], None),
+        Some(question) => {
+            question.request(app, &dialable.target, limit_name).map_err(|why| broken(Failure::Internal(why)))?
+        }
+    };
     let plan = Plan {
         key,
         target,
-        body: vec![body(&dialable.target.model, LIMITS.get(limit_name).copied().unwrap_or("max_tokens"))],
-        masked: None,
+        body: sent,
+        masked: masked.map(|masked| Arc::clone(&masked.originals)),
         headers: HeaderMap::new(),
         limits,
         // A probe must not fail over a connection that is merely old.
         fresh: true,
         kept: None,
+        sample: None,
         stamp_calls: false,
         withhold: Withhold::Nothing,
         stream: Some(StreamSettings { secrets: secrets.clone(), ..StreamSettings::default() }),
@@ -105,6 +123,7 @@ async fn ask(
         forced: app.orders.forced(target),
     };
     let mut attempt = Attempt::start(dialable.client.clone(), plan, app.in_flight(target));
+    let mut heard = question.map(|_| Heard::new());
     loop {
         match attempt.next(app.anchor).await {
             Step::Connected { reused } => {
@@ -112,11 +131,22 @@ async fn ask(
                 app.driver.connected(key);
             }
             Step::Sign(sign) => app.driver.sign(key, sign),
-            // A probe offers no tools and asks for no stamps.
+            // A probe asks for no stamps: nobody runs what its answer calls.
             Step::Calls(_) => {}
             Step::Commit => app.driver.committed(key),
-            Step::Out(_) => {}
+            Step::Out(out) => {
+                if let Some(heard) = &mut heard {
+                    heard.add(out);
+                }
+            }
             Step::Ended(ended) => {
+                if let (Some(question), Some(heard)) = (question, &heard)
+                    && let Some(why) = heard.broken(question)
+                {
+                    Metrics::kind(&app.metrics.probes, &dialable.target.name, "not_good");
+                    dialable.evidence.bad("quality");
+                    return Err(broken(Failure::Quality(why)));
+                }
                 dialable.evidence.good("probe");
                 Metrics::kind(&app.metrics.probes, &dialable.target.name, "passed");
                 app.driver.ended(key, ended.usage);
@@ -124,5 +154,48 @@ async fn ask(
             }
             Step::Broke(broke) => return Err(broke),
         }
+    }
+}
+
+fn broken(failure: Failure) -> Box<Broke> {
+    Box::new(Broke { failure, stale: false, error: None, tool_calls_delivered: false })
+}
+
+/// What was answered to a case.
+struct Heard {
+    reader: SseReader,
+    said: Transcript,
+}
+
+impl Heard {
+    fn new() -> Heard {
+        Heard { reader: SseReader::new(MAX_EVENT_BYTES), said: Transcript::new(JUDGED_BYTES_MAX) }
+    }
+
+    fn add(&mut self, out: Vec<Bytes>) {
+        for bytes in out {
+            self.reader.push(bytes);
+            while let Some(Ok(event)) = self.reader.next() {
+                if let Ok(chunk) = Chunk::read(&event.data, &Secrets::default()) {
+                    self.said.add(&chunk);
+                }
+            }
+        }
+    }
+
+    /// What of it is not as the case demands.
+    fn broken(&self, question: &Question) -> Option<String> {
+        if self.said.cut_short() {
+            return Some("its answer is far longer than its limit of tokens".to_owned());
+        }
+        let answer: AnswerFacts = self.said.facts();
+        let golden = &question.set.golden;
+        let verdicts = golden.judge(question.case, &answer);
+        let broken: Vec<String> = verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.failed())
+            .map(|(invariant, verdict)| format!("{}: {}", invariant.name(), verdict.why().unwrap_or_default()))
+            .collect();
+        (!broken.is_empty()).then(|| format!("case {}: {}", golden.id(question.case), broken.join("; ")))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use super::clients::book::Client;
 use super::driver::{Watcher, state_name};
 use super::orders::Orders;
-use super::{Gateway, adapters, admission, watch};
+use super::{Gateway, adapters, admission, golden, watch};
 use crate::error::Result;
 use crate::event::Event;
 use crate::policy::Policy;
@@ -25,15 +25,19 @@ impl Gateway {
     /// Puts this policy in the place of the one that holds.
     ///
     /// # Errors
-    /// A credential or a target's URL cannot be used; the one that held goes on.
+    /// A credential, a target's URL or a golden set cannot be used; the one that held goes on.
     pub fn reload(&mut self, policy: Policy) -> Result<()> {
         let app = &self.app;
         let before = app.policy();
         let policy = Arc::new(succeed(&before, policy)?);
+        let (sets, missing) = golden::read(&policy, &app.folder)?;
         let targets = app.targets.prepare(&policy, &app.folder)?;
-        let (records, alerts) = admission::read(&policy, &app.folder, app.driver.now());
+        let admission::Read { records, alerts, admitted } =
+            admission::read(&policy, &app.folder, app.driver.now(), &sets);
         let (texts, more) = adapters::read(&policy, &app.folder);
         app.targets.hold(targets);
+        app.golden.hold(sets);
+        app.admitted.hold(admitted);
         let files_say = vec![Input::Evidence { records }, adapters::input(&texts)];
         let changed = app.adapters.hold(&policy, &before, texts);
         files_say.clone_into(&mut self.files_say.lock().unwrap_or_else(PoisonError::into_inner));
@@ -51,7 +55,7 @@ impl Gateway {
                 before_sha256: before.sha256.clone(),
             });
         }
-        for alert in alerts.into_iter().chain(more).chain(changed) {
+        for alert in missing.into_iter().chain(alerts).chain(more).chain(changed) {
             Watcher::event(&**app, alert);
         }
         for target in &app.driver.snapshot().targets {

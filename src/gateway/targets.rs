@@ -27,6 +27,8 @@ pub struct Dialable {
     pub evidence: Arc<Evidence>,
     /// By which name it knows the output limit of a probe (see [`super::probe`]).
     pub probe_limit: AtomicUsize,
+    /// Probes so far: each asks the next case.
+    pub probe_turn: AtomicUsize,
 }
 
 /// All targets that were ever dialled under the policies of this process, by id.
@@ -125,6 +127,7 @@ impl Set {
                     authorities,
                     evidence: Arc::clone(&before.evidence),
                     probe_limit: AtomicUsize::new(before.probe_limit.load(Ordering::Relaxed)),
+                    probe_turn: AtomicUsize::new(before.probe_turn.load(Ordering::Relaxed)),
                 }));
                 continue;
             }
@@ -143,6 +146,7 @@ impl Set {
                 authorities,
                 evidence: same_place.map(|b| Arc::clone(&b.evidence)).unwrap_or_default(),
                 probe_limit: AtomicUsize::new(0),
+                probe_turn: AtomicUsize::new(0),
             }));
         }
         let secrets = Secrets::new(&values);

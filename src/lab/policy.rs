@@ -86,6 +86,8 @@ pub fn records(policy: &Policy, date: &str) -> Vec<(String, AdmissionRecord)> {
                 model: target.model.clone(),
                 fingerprint: Some(fingerprint(&target.name)),
                 prompt_version: prompt_version.clone(),
+                // What a script says does not depend on the prompt.
+                system_sha256: None,
                 adapter: target.adapter.as_ref().map(|a| RecordAdapter { name: a.name.clone(), version: a.version }),
                 golden_set: RecordGoldenSet { path: path.clone(), sha256: policy::sha256_hex(golden.as_bytes()) },
                 date: date.to_string(),
@@ -152,6 +154,7 @@ mod tests {
                 target: &record.target,
                 prompt_version: policy.prompt_version.as_deref(),
                 adapter: None,
+                golden_sha256: None,
                 now_unix_s: 20_787 * 86_400 + 60,
                 max_age_s: group.evidence_max_age.map(|d| d.as_secs_f64()),
             });

@@ -189,7 +189,11 @@ fn write_policy(home: &Home, providers: &[ProviderAt]) -> Result<String> {
     // A day: a lab that runs longer than that has been forgotten.
     let expires = now.saturating_add(jiff::SignedDuration::from_hours(24)).unwrap_or(now);
     let text = policy::fill(assets::LAB_POLICY, &base_urls, &stamp(expires))?;
-    for (path, record) in policy::records(&policy::read(&text, &base_urls)?, &stamp(now)) {
+    let policy = policy::read(&text, &base_urls)?;
+    for asset in policy.groups.values().filter_map(|g| assets::get(g.golden_set.as_deref()?)) {
+        home.write(asset.path, asset.text)?;
+    }
+    for (path, record) in policy::records(&policy, &stamp(now)) {
         home.write(&format!("evidence/{path}"), &record.to_json())?;
     }
     Ok(home.write("policies/lab.yaml", &text)?.display().to_string())

@@ -18,6 +18,7 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::hosts::ALL);
     rules.extend(super::cost::ALL);
     rules.extend(super::drills::ALL);
+    rules.extend(super::golden::ALL);
     rules.extend(super::promises::ALL);
     rules.extend(super::release::ALL);
     rules.sort_by_key(|r| r.code);

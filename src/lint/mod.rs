@@ -8,6 +8,7 @@ mod cost;
 mod data;
 pub mod drills;
 mod files;
+pub mod golden;
 mod hosts;
 mod nobody;
 pub mod pages;

@@ -28,6 +28,9 @@ pub struct AdmissionRecord {
     pub fingerprint: Option<String>,
     /// The prompt version it was tested with.
     pub prompt_version: String,
+    /// SHA-256 in hex of the system prompt it was tested with. Records made before this member lack it: then any prompt counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_sha256: Option<String>,
     /// The adapter it was tested with.
     pub adapter: Option<RecordAdapter>,
     /// What it was tested on.
@@ -109,6 +112,8 @@ pub struct Wanted<'a> {
     pub prompt_version: Option<&'a str>,
     /// The adapter by name and version.
     pub adapter: Option<(&'a str, u32)>,
+    /// SHA-256 of the golden set as it is now, in hex, where it is there.
+    pub golden_sha256: Option<&'a str>,
     /// Unix seconds.
     pub now_unix_s: i64,
     /// Older is stale.
@@ -172,9 +177,12 @@ impl AdmissionRecord {
         if self.date_unix_s().is_none() {
             return Err(format!("`date` is no point in time (RFC 3339): {}", printable(&self.date, 60)));
         }
-        let hex = self.golden_set.sha256.len() == 64 && self.golden_set.sha256.bytes().all(|b| b.is_ascii_hexdigit());
-        if !hex {
+        let hex = |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if !hex(&self.golden_set.sha256) {
             return Err("`golden_set.sha256` is not 64 hex digits".to_owned());
+        }
+        if self.system_sha256.as_deref().is_some_and(|text| !hex(text)) {
+            return Err("`system_sha256` is not 64 hex digits".to_owned());
         }
         for (name, c) in &self.invariants {
             let sum = c.passed.checked_add(c.failed).and_then(|s| s.checked_add(c.inconclusive));
@@ -218,6 +226,10 @@ impl AdmissionRecord {
         if self.verdict == Verdict::Excluded {
             return Standing::Excluded;
         }
+        if let Some(sha256) = wanted.golden_sha256.filter(|s| !s.eq_ignore_ascii_case(&self.golden_set.sha256)) {
+            let short = |hex: &str| hex.get(..12).unwrap_or(hex).to_owned();
+            return differs("golden set (sha256)", &short(&self.golden_set.sha256), &short(sha256));
+        }
         // Ages fit a float exactly: seconds of any calendar date stay below 2^53.
         let age_s = self.date_unix_s().map_or(f64::INFINITY, |d| (wanted.now_unix_s - d) as f64);
         match wanted.max_age_s {
@@ -248,6 +260,7 @@ mod tests {
             target: "t",
             prompt_version: Some("p1"),
             adapter: Some(("a", 3)),
+            golden_sha256: None,
             now_unix_s: 1_795_996_800 + 75,
             max_age_s: Some(100.0),
         }
@@ -269,6 +282,7 @@ mod tests {
             ("2026-11-30T00:00:00Z", "yesterday", "no point in time"),
             ("abab", "zz", "64 hex digits"),
             ("\"eligible\"", "\"fine\"", "verdict"),
+            ("\"adapter\"", "\"system_sha256\":\"ab\",\"adapter\"", "`system_sha256` is not"),
             ("800.5}", "800.5} x", "text follows"),
             ("800.5", "-1", "above zero"),
         ] {
@@ -287,6 +301,11 @@ mod tests {
         assert!(matches!(stands(Wanted { prompt_version: Some("p2"), ..wanted() }), Standing::Mismatch(_)));
         assert!(matches!(stands(Wanted { adapter: None, ..wanted() }), Standing::Mismatch(_)));
         assert!(matches!(stands(Wanted { adapter: Some(("a", 4)), ..wanted() }), Standing::Mismatch(_)));
+        let same = "AB".repeat(32);
+        assert!(matches!(stands(Wanted { golden_sha256: Some(&same), ..wanted() }), Standing::Eligible { .. }));
+        let other = "cd".repeat(32);
+        let Standing::Mismatch(why) = stands(Wanted { golden_sha256: Some(&other), ..wanted() }) else { panic!() };
+        assert_eq!(why, "golden set (sha256) is abababababab, wanted cdcdcdcdcdcd");
         let excluded = AdmissionRecord { verdict: Verdict::Excluded, ..record.clone() };
         assert_eq!(excluded.standing(&wanted()), Standing::Excluded);
     }

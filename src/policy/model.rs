@@ -259,7 +259,7 @@ pub struct Price {
 }
 
 /// A compatibility group: who may stand in for whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Path of its golden set.
     pub golden_set: Option<String>,
@@ -271,6 +271,8 @@ pub struct Group {
     pub evidence_max_age: Option<Duration>,
     /// Slots a stand-in takes at once after a failure.
     pub min_guaranteed_slots: Option<u32>,
+    /// Share of the answers of its members that are judged by the checks of the group.
+    pub sampling: f64,
 }
 
 /// What a tool may do to the world (rule R9).

@@ -1,7 +1,7 @@
 //! Keys that are read and whose behaviour is not built yet. They are announced at start and never weaken a filter. A line
 //! leaves this list in the change that builds its behaviour.
 
-use crate::spec::policy::{PolicyFile, Probe};
+use crate::spec::policy::PolicyFile;
 
 /// `path: what it will do`, in the order of the file; each path once.
 pub fn list(raw: &PolicyFile) -> Vec<String> {
@@ -13,11 +13,5 @@ pub fn list(raw: &PolicyFile) -> Vec<String> {
         }
     };
     say(raw.dependencies.is_some(), "dependencies", "will be searched for things whose loss takes a route down");
-    let probe = raw.breaker.as_ref().and_then(|b| b.probe);
-    say(
-        probe == Some(Probe::Golden),
-        "breaker.probe",
-        "`golden` will use a case of the group's golden set; until then one built-in case is used",
-    );
     out
 }

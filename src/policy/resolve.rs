@@ -28,6 +28,8 @@ pub const DEFAULT_RESERVE: Duration = Duration::from_millis(500);
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Silence allowed inside a stream where the route says nothing.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Share of a group's answers that are judged where it says nothing.
+pub const DEFAULT_SAMPLING: f64 = 0.05;
 /// Error rate at which a ramp steps back where it says nothing.
 const DEFAULT_STEP_BACK: f64 = 0.1;
 
@@ -190,6 +192,7 @@ fn group(ids: &BTreeMap<&str, TargetId>, g: &file::Group) -> Option<Group> {
         candidates: g.candidates.iter().flat_map(|c| c.iter()).map(of).collect::<Option<_>>()?,
         evidence_max_age: g.evidence_max_age_s.map(|s| s.duration()),
         min_guaranteed_slots: g.min_guaranteed_slots.map(|n| n.0),
+        sampling: g.sampling.map_or(DEFAULT_SAMPLING, |s| s.0),
     })
 }
 

@@ -4,7 +4,7 @@
 //! answer which came in time is never thrown away because a tick was late. A new request is the other way round: what is
 //! overdue is settled first, so that it sees the targets as they are. What time alone does to targets comes before both.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::admission::Rooms;
@@ -12,6 +12,7 @@ use super::availability::Board;
 use super::decision::{Outcome, Snapshot, TargetSnapshot};
 use super::io::{AttemptId, Facts, HandoffCause, Input, Machine, Output, Reply, RequestId, Withhold};
 use super::ledger::{Arrival, CallState, Ledger};
+use super::outcome::Left;
 use super::refuse;
 use super::request::{Attempt, How, Owner, Phase, Request, timed_out};
 use super::select::{Ask, Choice, Plan, choose, expected_tokens};
@@ -38,6 +39,8 @@ pub struct Engine {
     pub(super) room_made: bool,
     pub(super) emergency: bool,
     ledger_writable: bool,
+    /// Targets that a probe must look at as soon as one may.
+    pub(super) suspects: BTreeSet<TargetId>,
     hedges: bool,
     pub(super) observes: bool,
     next_attempt: u64,
@@ -59,6 +62,7 @@ impl Engine {
             room_made: false,
             emergency: false,
             ledger_writable: true,
+            suspects: BTreeSet::new(),
             hedges: true,
             observes: false,
             next_attempt: 1,
@@ -325,7 +329,12 @@ impl Engine {
         loop {
             self.tell(now);
             self.fill_rooms(now);
-            let Some(alarm) = self.timers.pop_due(now) else { return };
+            let Some(alarm) = self.timers.pop_due(now) else {
+                if self.look_at_suspects(now) {
+                    continue;
+                }
+                return;
+            };
             match alarm {
                 Alarm::Attempt(id) => {
                     let Some((_, failure, counts)) = self.attempts.get(&id).and_then(Attempt::limit) else { continue };
@@ -365,7 +374,9 @@ impl Machine for Engine {
             Input::Committed { attempt } => self.committed(now, attempt),
             Input::Ended { attempt, usage } => self.ended(now, attempt, usage),
             Input::Broke { attempt, failure, reused } => self.broke(now, attempt, &failure, reused),
-            Input::ClientGone { request, stalled } => self.client_gone(now, request, stalled),
+            Input::ClientGone { request, stalled: false } => self.left(now, request, Left::Client),
+            Input::ClientGone { request, stalled: true } => self.left(now, request, Left::Stalled),
+            Input::Stopped { request } => self.left(now, request, Left::Stopped),
             Input::Calls { attempt, calls } => self.calls(now, attempt, &calls),
             Input::Evidence { records } => {
                 self.board.set_evidence(records);
@@ -378,6 +389,7 @@ impl Machine for Engine {
             Input::Ledger { conversations } => self.remember(now, conversations),
             Input::LedgerWritable { writable } => self.ledger_writable = writable,
             Input::Bench { target, out, until } => self.board.bench(target, out.then(|| until.unwrap_or(Ts::FAR))),
+            Input::Suspect { target } => drop(self.suspects.insert(target)),
             Input::Reread => self.succeed(now, Arc::clone(&self.policy)),
             Input::Emergency { on } => self.emergency = on,
             Input::Tick => {}

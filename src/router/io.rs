@@ -58,6 +58,9 @@ pub struct Facts {
     /// at where it is personal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmaskable: Option<Unmaskable>,
+    /// SHA-256 of its system prompt in hex, where some record speaks about prompts by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_sha256: Option<String>,
     /// Which turn of which conversation, if the client says so: without it the ledger only observes.
     pub conversation: Option<Conversation>,
 }
@@ -219,6 +222,11 @@ pub enum Input {
         /// The client's own idle limit or write stall ended it, not the provider.
         stalled: bool,
     },
+    /// The gateway itself gives the request up, because it stops.
+    Stopped {
+        /// Which request.
+        request: RequestId,
+    },
     /// The attempt's answer calls tools. Before any of the calls is delivered; answered by [`Output::Calls`], or, where another
     /// request of the same turn was faster, by the end of this attempt. From here on the calls count as delivered: the driver
     /// writes them down, then goes on with `Committed` or `Ended` (or with the rest of a committed stream), or says `Broke`.
@@ -259,6 +267,12 @@ pub enum Input {
         /// When out: until then as far as is known. It is let in by another of these, not by time.
         #[serde(default)]
         until: Option<Ts>,
+    },
+    /// What this target answers is not what its admission record speaks about (another model name or fingerprint): a probe finds out
+    /// at once whether its answers are still good.
+    Suspect {
+        /// Which.
+        target: TargetId,
     },
     /// The same policy was read again: what a person could mend outside, such as a credential, may be mended.
     Reread,
@@ -339,6 +353,9 @@ pub struct Evidence {
     pub stale_at: Option<Ts>,
     /// The 95th percentile that it was measured with, in milliseconds.
     pub baseline_p95_ms: Option<u64>,
+    /// SHA-256 in hex of the system prompt that it was tested with; `None`: the record does not say, and any counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_sha256: Option<String>,
 }
 
 /// What a record says about its target.
@@ -355,6 +372,8 @@ pub enum Standing {
     Mismatch,
     /// There is none.
     Missing,
+    /// It speaks about another system prompt than that of the request.
+    OtherPrompt,
 }
 
 /// Tokens as the target counted them.

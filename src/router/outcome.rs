@@ -103,8 +103,10 @@ impl Engine {
         if stale {
             verdict = Verdict { counted: false, reason: "reused_connection".into(), ..verdict };
         }
-        if attempt.owner == Owner::Probe && matches!(failure, Failure::Quality(_)) {
-            return self.probe_not_good(now, id, &verdict);
+        if attempt.owner == Owner::Probe
+            && let Failure::Quality(why) = failure
+        {
+            return self.probe_not_good(now, id, &verdict, why);
         }
         self.failed(now, id, verdict, stale);
     }
@@ -208,7 +210,7 @@ impl Engine {
         self.out.push_back(Output::Note(Note::Alert { target, reason, text }));
     }
 
-    pub(super) fn client_gone(&mut self, now: Ts, id: RequestId, stalled: bool) {
+    pub(super) fn left(&mut self, now: Ts, id: RequestId, why: Left) {
         let Some(request) = self.requests.get(&id) else { return };
         let committed = matches!(request.phase, Phase::Committed(_));
         let under_way = match request.phase {
@@ -219,8 +221,8 @@ impl Engine {
         for attempt_id in under_way.into_iter().flatten() {
             // Who was silent past a limit is at fault, even if the client lost patience in the same moment.
             let overdue =
-                self.attempts.get(&attempt_id).and_then(Attempt::limit).filter(|(at, ..)| *at <= now && !stalled);
-            let left = Verdict::new(Class::ClientGone, if stalled { "client_stalled" } else { "client_gone" });
+                self.attempts.get(&attempt_id).and_then(Attempt::limit).filter(|(at, ..)| *at <= now && why != Left::Stalled);
+            let left = Verdict::new(Class::ClientGone, why.name());
             let verdict = overdue.map_or(left, |(_, failure, counts)| timed_out(&failure, counts));
             if let Some(attempt) = self.take_attempt(attempt_id) {
                 self.out.push_back(Output::Cancel { attempt: attempt_id });
@@ -243,6 +245,35 @@ impl Engine {
         if !committed {
             self.retract(id);
         }
-        self.done(now, id, Outcome::ClientGone);
+        self.done(
+            now,
+            id,
+            match why {
+                Left::Client | Left::Stalled => Outcome::ClientGone,
+                Left::Stopped if committed => Outcome::BrokenAfterCommit,
+                Left::Stopped => Outcome::Refused,
+            },
+        );
+    }
+}
+
+/// Why nobody waits for a request any more. None of it is a provider's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Its client has gone.
+    Client,
+    /// Its client takes nothing.
+    Stalled,
+    /// The gateway stops.
+    Stopped,
+}
+
+impl Left {
+    fn name(self) -> &'static str {
+        match self {
+            Left::Client => "client_gone",
+            Left::Stalled => "client_stalled",
+            Left::Stopped => "shutting_down",
+        }
     }
 }

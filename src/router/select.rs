@@ -372,9 +372,9 @@ impl<'a> Ask<'a> {
     fn admitted(&self, tier: &Tier, target: &Target) -> Result<(), Skip> {
         let Some(group) = &tier.group else { return Ok(()) };
         let first = self.route.tiers.first().is_some_and(|first| std::ptr::eq(first, tier));
-        match self.board.standing(self.now, group, target.id) {
+        match self.board.standing(self.now, group, target.id, self.facts.prompt_sha256.as_deref()) {
             Standing::Eligible => Ok(()),
-            Standing::Stale | Standing::Missing | Standing::Mismatch if first => Ok(()),
+            Standing::Stale | Standing::Missing | Standing::Mismatch | Standing::OtherPrompt if first => Ok(()),
             standing => Err(Skip::Evidence(standing)),
         }
     }

@@ -85,6 +85,7 @@ impl Skip {
             Skip::Evidence(Standing::Excluded) => "evidence_excluded",
             Skip::Evidence(Standing::Stale) => "evidence_stale",
             Skip::Evidence(Standing::Mismatch) => "evidence_mismatch",
+            Skip::Evidence(Standing::OtherPrompt) => "evidence_prompt",
             Skip::Evidence(Standing::Missing | Standing::Eligible) => "evidence_missing",
             Skip::Tools => "capability_tools",
             Skip::Vision => "capability_vision",
@@ -127,6 +128,7 @@ impl Skip {
                 Standing::Excluded => "its admission record excludes it",
                 Standing::Stale => "its admission record is too old",
                 Standing::Mismatch => "its admission record speaks about something else",
+                Standing::OtherPrompt => "its admission record speaks about another system prompt",
                 Standing::Missing | Standing::Eligible => "it has no admission record",
             }
             .to_owned(),

@@ -156,6 +156,7 @@ pub(crate) fn facts() -> Facts {
         vision: false,
         strict_schema: false,
         strict_decoding: false,
+        prompt_sha256: None,
         body_bytes: 300,
         max_output_tokens: None,
         task: "customer_reply".into(),

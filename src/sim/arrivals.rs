@@ -92,6 +92,7 @@ fn facts(route: RouteId, data: DataClass, intent: Option<String>, tools: bool, s
         vision: false,
         strict_schema: false,
         strict_decoding: false,
+        prompt_sha256: None,
         body_bytes: 6_000,
         max_output_tokens: None,
         task: "customer_reply".into(),

@@ -229,6 +229,7 @@ fn traffic(ready: &Ready<'_>) -> Facts {
         vision: false,
         strict_schema: false,
         strict_decoding: false,
+        prompt_sha256: None,
         body_bytes: 1_000,
         max_output_tokens: None,
         task: "customer_reply".into(),

@@ -252,7 +252,7 @@ impl Checker {
                     self.over = Some((attempt.0, dial));
                 }
             }
-            Input::ClientGone { request, .. } => {
+            Input::ClientGone { request, .. } | Input::Stopped { request } => {
                 if let Some(seen) = self.seen.get_mut(request.0) {
                     seen.gone = true;
                 }

@@ -8,6 +8,7 @@ pub mod client_keys;
 pub mod document;
 pub mod drill;
 pub mod examples;
+pub mod golden;
 pub mod named;
 pub mod names;
 pub mod numbers;

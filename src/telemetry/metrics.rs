@@ -125,6 +125,18 @@ pub struct ClientLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ViolationLabels {
+    route: String,
+    target: String,
+    invariant: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: String,
 }
@@ -189,6 +201,11 @@ pub struct Metrics {
     pub tool_calls: Family<PairLabels, Counter>,
     /// Tool calls of requests that offer a risky tool and name no conversation: no ledger can recognise a repeat of theirs.
     pub unledgered_calls: Family<RouteLabels, Counter>,
+    /// Requests with a system prompt that the first choice's admission record does not speak about.
+    unevaluated_prompts: Family<RouteLabels, Counter>,
+    sampled_answers: Family<PairLabels, Counter>,
+    dropped_samples: Family<ReasonLabels, Counter>,
+    violations: Family<ViolationLabels, Counter>,
     /// Calls written into the ledger.
     pub ledger_calls: Counter,
     /// Groups of changes written into the ledger, each with one wait for the disk.
@@ -254,6 +271,10 @@ impl Metrics {
             tool_calls: Family::default(),
             tokens: Family::default(),
             unledgered_calls: Family::default(),
+            unevaluated_prompts: Family::default(),
+            sampled_answers: Family::default(),
+            dropped_samples: Family::default(),
+            violations: Family::default(),
             ledger_calls: Counter::default(),
             ledger_writes: Counter::default(),
             ledger_busy_us: Counter::default(),
@@ -315,6 +336,14 @@ impl Metrics {
             "Tool calls of requests that offer a tool which must not run twice and name no conversation",
             m.unledgered_calls.clone(),
         );
+        r.register(
+            "unevaluated_prompts",
+            "Requests with a system prompt that the first choice's admission record does not speak about",
+            m.unevaluated_prompts.clone(),
+        );
+        r.register("sampled_answers", "Answers judged beside the traffic", m.sampled_answers.clone());
+        r.register("dropped_samples", "Answers taken and not judged, by reason", m.dropped_samples.clone());
+        r.register("invariant_violations", "Invariants that sampled answers broke", m.violations.clone());
         r.register("ledger_calls", "Tool calls written into the ledger", m.ledger_calls.clone());
         r.register("ledger_writes", "Groups of changes written into the ledger", m.ledger_writes.clone());
         r.register("ledger_busy_microseconds", "Time spent writing the ledger", m.ledger_busy_us.clone());
@@ -336,6 +365,28 @@ impl Metrics {
         r.register_with_unit("policy_expiry_timestamp", "When the policy expires, Unix time", unit(), expiry);
         m.policy_is(policy_version, serial, sha256, expires_unix_s);
         Metrics { registry, ..m }
+    }
+
+    /// A request came with a system prompt that the first choice's admission record does not speak about.
+    pub fn unevaluated_prompt(&self, route: &str) {
+        self.unevaluated_prompts.get_or_create(&RouteLabels { route: route.to_owned() }).inc();
+    }
+
+    /// An answer was judged.
+    pub fn sampled(&self, route: &str, target: &str) {
+        let labels = PairLabels { route: route.to_owned(), target: target.to_owned() };
+        self.sampled_answers.get_or_create(&labels).inc();
+    }
+
+    /// An answer was taken and not judged. `reason`: from a closed list.
+    pub fn sample_dropped(&self, reason: &str) {
+        self.dropped_samples.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
+    }
+
+    /// An answer broke an invariant.
+    pub fn violation(&self, route: &str, target: &str, invariant: &str) {
+        let (route, target, invariant) = (route.to_owned(), target.to_owned(), invariant.to_owned());
+        self.violations.get_or_create(&ViolationLabels { route, target, invariant }).inc();
     }
 
     fn policy_is(&self, version: &str, serial: Option<u64>, sha256: &str, expires_unix_s: Option<i64>) {

@@ -264,7 +264,15 @@ impl ChatRequest {
     /// The text of the first system (or developer) message.
     #[must_use]
     pub fn system_text(&self) -> Option<String> {
-        self.messages().into_iter().find(|m| matches!(m.role.as_str(), "system" | "developer")).map(|m| m.text)
+        let mut found: Option<String> = None;
+        json::elements(self.text_at(self.messages_at.as_ref()), |message| {
+            // Of a long conversation the rest is not read again.
+            if found.is_none() {
+                let message = read_message(message);
+                found = matches!(message.role.as_str(), "system" | "developer").then_some(message.text);
+            }
+        });
+        found
     }
 
     /// The JSON schema it wants kept.
@@ -294,8 +302,15 @@ impl ChatRequest {
     }
 
     /// The text of the answer must be JSON.
-    pub(super) fn json_text(&self) -> bool {
+    #[must_use]
+    pub fn wants_json(&self) -> bool {
         self.json_text
+    }
+
+    /// The JSON schema it wants kept, as it stands.
+    #[must_use]
+    pub fn schema_text(&self) -> Option<&[u8]> {
+        self.body.get(self.schema_at.clone()?)
     }
 
     fn text_at(&self, at: Option<&Range<usize>>) -> &str {

@@ -57,7 +57,7 @@ fn what_is_no_policy_at_all_is_known_too() {
             "is what a lab printed at its start; a policy is needed",
             "the policy that the lab wrote",
         ),
-        (vec!["validate", &golden], "is a golden set; a policy is needed", "`golden_set` of a group"),
+        (vec!["serve", "--policy", &golden], "is a golden set; a policy is needed", "`golden_set` of a group"),
         (vec!["validate", &result], "is the result of a simulation", "llmfo simulate --format json"),
         (vec!["validate", "--tests", prices], "is a list of prices; a file of tests", "simulate --prices"),
         (vec!["serve", "--policy", &record], "is an admission record; a policy is needed", "evidence/"),

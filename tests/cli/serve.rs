@@ -21,7 +21,7 @@ pub fn policy(provider: SocketAddr, more: &str) -> String {
 
 /// One of its settings is read and not enforced yet.
 fn unenforced() -> String {
-    format!("{}breaker: {{ probe: golden }}\n", policy(nowhere(), ""))
+    format!("{}dependencies:\n  dns: {{ without: cached }}\n", policy(nowhere(), ""))
 }
 
 fn nowhere() -> SocketAddr {
@@ -178,6 +178,25 @@ fn an_unusable_credential_stops_it_at_start_by_name_only() {
 }
 
 #[test]
+fn a_golden_set_that_cannot_be_used_keeps_it_from_starting_with_file_and_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let group = "compatibility_groups:\n  g: { golden_set: g.yaml, members: [a] }\n";
+    write(&dir, &format!("{}{group}", policy(nowhere(), "")));
+    for (text, says) in [
+        (
+            "version: 1\nset: s\ncases:\n  - id: one\n    mesages: []\n",
+            "g.yaml:5:5: the golden set of group g cannot be used: ",
+        ),
+        ("version: 1\n\tset", "g.yaml:1:10: "),
+    ] {
+        std::fs::write(dir.path().join("g.yaml"), text).unwrap();
+        let (code, said) = refused(dir.path(), &["--listen", "127.0.0.1:0", "--ledger", "memory"], &[]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
 fn every_unusable_credential_is_named_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let more = "    credentials: env:LLMFO_TEST_ONE\n  b:\n    base_url: http://127.0.0.1:9/v1\n    model: m\n    credentials: \
@@ -316,7 +335,7 @@ fn verbose_names_every_setting_that_is_not_enforced() {
     served.wait();
     let mut said = String::new();
     served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("not enforced yet: breaker.probe"), "{said}");
+    assert!(said.contains("not enforced yet: dependencies"), "{said}");
 }
 
 #[test]

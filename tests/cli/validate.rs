@@ -119,12 +119,12 @@ fn the_example_validates_without_errors() {
     assert_eq!(out(&o).matches("LF114 missing-file").count(), 2);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW, "--deny", "warnings"]);
     assert_eq!(o.status.code(), Some(1));
-    // A slip is one finding more, and hides none of another route: docs/validate.md shows this end.
+    // A slip is one finding more, and hides none of another route: docs/validate.md shows this end (with the golden set).
     file(&dir, "slip.yaml", &SUPPORT.replace("    idle_timeout_ms: 5000", "    idle_timeout_s: 5"));
     let o = run(dir.path(), &["validate", "slip.yaml", "--now", NOW]);
     assert!(out(&o).ends_with("1 error, 5 warnings, 3 info\n"), "{}", out(&o));
     // With the files in place, the keys, and a limit for answers that are not streamed, nothing is left.
-    file(&dir, "goldensets/support-v3.yaml", "x");
+    file(&dir, "goldensets/support-v3.yaml", include_str!("../../goldensets/support-v3.yaml"));
     file(&dir, "adapters/x-json-prompt.md", "x");
     let text = SUPPORT
         .replace("file:/run/secrets/vendor-x", "env:VENDOR_X")
@@ -137,6 +137,42 @@ fn the_example_validates_without_errors() {
         .output()
         .unwrap();
     assert_eq!((o.status.code(), out(&o).as_str()), (Some(0), "no findings\n"));
+    // A gateway would not start with this one.
+    file(&dir, "goldensets/support-v3.yaml", "version: 1\nset: s\ncases: []\n");
+    let o = run(dir.path(), &["validate", "policies/support.yaml", "--now", NOW]);
+    assert_eq!(o.status.code(), Some(1));
+    assert!(out(&o).contains("goldensets/support-v3.yaml:3:8"), "{}", out(&o));
+}
+
+#[test]
+fn a_golden_set_is_known_by_its_cases_and_checked() {
+    let dir = temp();
+    let good = include_str!("../../goldensets/support-v3.yaml");
+    file(&dir, "g.yaml", good);
+    let o = run(dir.path(), &["validate", "g.yaml", "--deny", "warnings"]);
+    assert_eq!((o.status.code(), out(&o).as_str()), (Some(0), "no findings\n"));
+    for (from, to, says) in [
+        (
+            "    expect:\n      schema: decision\n      tools: { may: [] }\n",
+            "    expect: {}\n",
+            "LF701 case-without-check",
+        ),
+        ("must_not: [issue_refund]", "must_not: [isue_refund]", "did you mean `issue_refund`?"),
+        ("expect:\n      schema: decision", "expects:\n      schema: decision", "did you mean `expect`?"),
+        (
+            "    type: object\n    properties:\n      intent:",
+            "    type: objekt\n    properties:\n      intent:",
+            "LF703 schema-that-is-none",
+        ),
+    ] {
+        assert!(good.contains(from), "{from}");
+        file(&dir, "g.yaml", &good.replacen(from, to, 1));
+        let o = run(dir.path(), &["validate", "g.yaml"]);
+        assert_eq!(o.status.code(), Some(1), "{to}");
+        assert!(out(&o).contains(says), "{}", out(&o));
+    }
+    let o = run(dir.path(), &["validate", "--print-schema", "golden-set"]);
+    assert!(out(&o).contains("\"title\": \"llmfo golden set\""), "{}", out(&o));
 }
 
 #[test]

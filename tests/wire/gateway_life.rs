@@ -302,11 +302,19 @@ fn b157_stopping_cuts_what_does_not_end_with_an_error_event() {
         }
         Then::Fin
     });
-    let mut rig = Rig::new(&[("a", a.address)]);
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal.jsonl");
+    let change = Change { journal: Some(journal.clone()), ..Change::default() };
+    let mut rig = Rig::with(&[("a", a.address)], change);
     let mut client = send(rig.listen, &chat_bytes(&body(true), &[]));
     client.until("word");
     let cut = rig.stop(Duration::from_millis(300));
     assert_eq!(cut, 1);
+    // It was not the client who left.
+    let journal = std::fs::read_to_string(journal).unwrap();
+    let decision = journal.lines().find(|line| line.contains(r#""event":"decision""#)).unwrap();
+    let record = &serde_json::from_str::<serde_json::Value>(decision).unwrap()["record"];
+    assert_eq!((&record["outcome"], &record["attempts"][0]["reason"]), (&"broken_after_commit".into(), &"shutting_down".into()), "{record}");
     let got = client.whole();
     assert_eq!(got.end, End::Proper);
     let error: serde_json::Value = serde_json::from_str(got.events().last().unwrap()).unwrap();

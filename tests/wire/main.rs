@@ -25,6 +25,8 @@ mod gateway_errors;
 #[cfg(test)]
 mod gateway_failover;
 #[cfg(test)]
+mod gateway_golden;
+#[cfg(test)]
 mod gateway_http2;
 #[cfg(test)]
 mod gateway_inband;

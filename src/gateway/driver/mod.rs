@@ -179,8 +179,10 @@ struct State {
     next_request: u64,
     requests: BTreeMap<RequestId, Slot>,
     attempts: BTreeMap<AttemptId, Owner>,
-    /// What the timer task waits for.
+    /// The next moment at which the core has something to do.
     armed: Option<Ts>,
+    /// When the timer task looks next by itself, which may be before that: it is woken only for what is sooner.
+    looks: Option<Ts>,
     time: CoreTime,
     /// Arguments of the calls that the core is being told about: it holds none.
     texts: Vec<String>,
@@ -200,6 +202,8 @@ impl State {
 struct Slot {
     to: mpsc::Sender<Cmd>,
     meta: Meta,
+    /// It was told that the gateway stops.
+    stopped: bool,
 }
 
 enum Owner {
@@ -225,6 +229,7 @@ impl Driver {
             requests: BTreeMap::new(),
             attempts: BTreeMap::new(),
             armed: None,
+            looks: None,
             time: CoreTime::new(anchor),
             texts: Vec::new(),
             stranded: BTreeSet::new(),
@@ -268,7 +273,7 @@ impl Driver {
         }
         let id = RequestId(state.next_request);
         state.next_request += 1;
-        state.requests.insert(id, Slot { to, meta });
+        state.requests.insert(id, Slot { to, meta, stopped: false });
         let over = self.step(state, Input::Arrive { request: id, facts }, None);
         self.after(over);
         Ticket { id, policy, commands, driver: Arc::clone(self), stalled: None, over: false }
@@ -338,10 +343,9 @@ impl Driver {
 
     fn client_gone(&self, request: RequestId, stalled: bool) {
         let state = self.lock();
-        if !state.requests.contains_key(&request) {
-            return;
-        }
-        let over = self.step(state, Input::ClientGone { request, stalled }, Some(request));
+        let Some(slot) = state.requests.get(&request) else { return };
+        let input = if slot.stopped { Input::Stopped { request } } else { Input::ClientGone { request, stalled } };
+        let over = self.step(state, input, Some(request));
         self.after(over);
     }
 
@@ -361,7 +365,8 @@ impl Driver {
 
     /// Ends every open request with a controlled error.
     pub fn abort_all(&self) {
-        for slot in self.lock().requests.values() {
+        for slot in self.lock().requests.values_mut() {
+            slot.stopped = true;
             let _ = slot.to.try_send(Cmd::Abort(Abort::Draining));
         }
     }
@@ -370,7 +375,8 @@ impl Driver {
     pub async fn run_clock(self: Arc<Self>) {
         loop {
             let armed = {
-                let state = self.lock();
+                let mut state = self.lock();
+                state.looks = state.armed;
                 state.armed.map(|at| state.time.instant(at))
             };
             match armed {
@@ -449,10 +455,10 @@ impl Driver {
         if let Some(snapshot) = snapshot {
             self.tell_of_routes(&mut state, &snapshot);
         }
-        let sooner = match (state.armed, next) {
-            (Some(armed), Some(next)) => next < armed,
-            (armed, next) => armed != next,
-        };
+        let sooner = next.is_some_and(|next| state.looks.is_none_or(|looks| next < looks));
+        if sooner {
+            state.looks = next;
+        }
         state.armed = next;
         drop(state);
         if sooner {

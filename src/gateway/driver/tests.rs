@@ -49,6 +49,7 @@ fn facts() -> Facts {
         vision: false,
         strict_schema: false,
         strict_decoding: false,
+        prompt_sha256: None,
         body_bytes: 100,
         max_output_tokens: None,
         task: "customer_reply".into(),

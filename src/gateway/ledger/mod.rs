@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use self::disk::Disk;
 use self::row::{CallRow, Change, ConversationRow};
 use self::store::{Failed, Memory, Store};
-use self::writer::{Job, Shown, Tell, Writer};
+use self::writer::{Heard, Job, Shown, Tell, Writer};
 use super::bus::unix_ms;
 use crate::error::{Expected, Result};
 use crate::router::Remembered;
@@ -44,6 +44,8 @@ pub struct Ledger {
     place: Place,
     shown: Arc<Shown>,
     listener: Arc<Mutex<Option<Tell>>>,
+    /// Conversations that were heard of, for the thread to collect when it has time: it is not woken for each request.
+    heard: Heard,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -99,10 +101,11 @@ impl Ledger {
                 tell(writable);
             }
         });
-        let writer = Writer::new(store, Arc::clone(&shown), tell);
+        let heard = Heard::default();
+        let writer = Writer::new(store, Arc::clone(&shown), tell, Arc::clone(&heard));
         let spawned = std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&waiting));
         spawned.map_err(|e| Expected::could_not(format!("cannot start a thread: {e}"), "free some memory"))?;
-        Ok(Ledger { jobs, place, shown, listener })
+        Ok(Ledger { jobs, place, shown, listener, heard })
     }
 
     /// Where it is kept.
@@ -155,7 +158,19 @@ impl Ledger {
             ..ConversationRow::default()
         };
         row.see(turn, version, unix_ms());
-        self.later(Change::Seen(row));
+        let waiting = {
+            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            if heard.len() == WAITING {
+                self.shown.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            heard.push(row);
+            heard.len()
+        };
+        // Before there are too many; a full queue wakes it as well.
+        if waiting.is_multiple_of(WAITING / 4) {
+            let _ = self.jobs.try_send(Job::Collect);
+        }
     }
 
     /// These calls as they were written down, in this order.

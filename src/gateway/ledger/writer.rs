@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -47,6 +47,8 @@ pub enum Job {
     },
     /// Write this when it is convenient.
     Later(Box<Change>),
+    /// Collect the conversations that were heard of.
+    Collect,
     /// Read the arguments of these calls.
     Read {
         /// Their ids.
@@ -84,6 +86,9 @@ pub struct Shown {
     pub busy_us: AtomicU64,
 }
 
+/// Conversations that were heard of and not yet collected.
+pub(super) type Heard = Arc<Mutex<Vec<ConversationRow>>>;
+
 /// Told when the store fails or comes back.
 pub type Tell = Box<dyn Fn(bool) + Send>;
 
@@ -94,6 +99,7 @@ pub(super) struct Writer {
     /// In order: calls and their states.
     pending: VecDeque<Change>,
     seen: BTreeMap<(String, String, String), ConversationRow>,
+    heard: Heard,
     flushed: Instant,
     pruned: Option<Instant>,
     tried: Instant,
@@ -101,11 +107,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(store: Box<dyn Store>, shown: Arc<Shown>, tell: Tell) -> Writer {
+    pub(super) fn new(store: Box<dyn Store>, shown: Arc<Shown>, tell: Tell, heard: Heard) -> Writer {
         let now = Instant::now();
         let seen = BTreeMap::new();
         let bounds = Bounds::default();
-        Writer { store, shown, tell, pending: VecDeque::new(), seen, flushed: now, pruned: None, tried: now, bounds }
+        Writer { store, shown, tell, pending: VecDeque::new(), seen, heard, flushed: now, pruned: None, tried: now, bounds }
     }
 
     /// Works until it is closed or nobody can ask any more.
@@ -139,13 +145,12 @@ impl Writer {
                     waiting.push((rows.into_iter().map(Change::Call).collect(), needed, done));
                 }
                 Job::Later(change) => match *change {
-                    Change::Seen(row) => {
-                        self.seen.entry(place(&row)).or_insert_with(|| row.clone()).join(&row);
-                    }
+                    Change::Seen(row) => self.see(&row),
                     // Behind the call that it speaks of, which may be in this very group.
                     change => waiting.push((vec![change], false, oneshot::channel().0)),
                 },
                 Job::Close(done) => closed = Some(done),
+                Job::Collect => {}
                 read => reads.push(read),
             }
         }
@@ -185,6 +190,17 @@ impl Writer {
         }
     }
 
+    fn see(&mut self, row: &ConversationRow) {
+        self.seen.entry(place(row)).or_insert_with(|| row.clone()).join(row);
+    }
+
+    fn collect(&mut self) {
+        let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
+        for row in &heard {
+            self.see(row);
+        }
+    }
+
     fn keep(&mut self, changes: impl IntoIterator<Item = Change>) {
         self.pending.extend(changes);
         while self.pending.len() > BACKLOG {
@@ -195,6 +211,7 @@ impl Writer {
 
     /// Writes all that waits. What fails goes on waiting.
     fn flush(&mut self) -> Result<(), Failed> {
+        self.collect();
         let began = Instant::now();
         (self.flushed, self.tried) = (began, began);
         let failing = self.shown.failing.load(Ordering::Relaxed);
@@ -235,6 +252,7 @@ impl Writer {
     }
 
     fn spare_time(&mut self) {
+        self.collect();
         let failing = self.shown.failing.load(Ordering::Relaxed);
         let waits = failing || !self.pending.is_empty() || !self.seen.is_empty();
         let due = if failing { self.tried.elapsed() >= RETRY } else { self.flushed.elapsed() >= LATER };
@@ -275,7 +293,7 @@ impl Writer {
                 let all = self.store.conversations().and_then(|known| Ok((known, self.store.calls(false)?)));
                 let _ = done.send(all);
             }
-            Job::Write { .. } | Job::Later(_) | Job::Close(_) => {}
+            Job::Write { .. } | Job::Later(_) | Job::Collect | Job::Close(_) => {}
         }
     }
 }
@@ -349,7 +367,7 @@ mod tests {
         let (shown, told) = (Arc::new(Shown::default()), Arc::new(Mutex::new(Vec::new())));
         let tell = Arc::clone(&told);
         let tell: Tell = Box::new(move |writable| tell.lock().unwrap().push(writable));
-        (Writer::new(Box::new(store.clone()), Arc::clone(&shown), tell), shown, told)
+        (Writer::new(Box::new(store.clone()), Arc::clone(&shown), tell, Heard::default()), shown, told)
     }
 
     fn write(n: u64, needed: bool) -> (Job, oneshot::Receiver<Result<(), Failed>>) {

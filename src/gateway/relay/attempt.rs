@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::super::adapters::Kept;
 use super::super::driver::AttemptKey;
 use super::super::orders::Forced;
+use super::super::sampling::Sample;
 use super::clock::Clock;
 use super::failure::{self, BodyEnd};
 use super::stamping::Parked;
@@ -73,8 +74,14 @@ pub struct Ended {
     pub tool_calls: usize,
     /// What was unusual.
     pub anomalies: Vec<Anomaly>,
+    /// The model that answered, as it named itself.
+    pub model: Option<String>,
+    /// Its fingerprint.
+    pub fingerprint: Option<String>,
     /// Streamed: the gateway sends its own `[DONE]`.
     pub append_done: bool,
+    /// A copy of it as it was sent, if it is to be judged.
+    pub sample: Option<Box<Sample>>,
 }
 
 /// A failed attempt.
@@ -115,6 +122,8 @@ pub struct Plan {
     pub stamp_calls: bool,
     /// Tools that were not offered: a call of one is a fault.
     pub withhold: Withhold,
+    /// What is to be judged of its answer takes a copy.
+    pub sample: Option<Box<Sample>>,
     /// For redaction.
     pub secrets: Secrets,
     /// It is made to fail.
@@ -299,6 +308,10 @@ impl Attempt {
                     Poll::Ready(Some(Err(fault))) => self.broke_below(&fault),
                     Poll::Ready(None) => {
                         let mut all = Bytes::from(std::mem::take(all));
+                        // As it was sent: what was masked stays masked.
+                        if let Some(sample) = &mut self.plan.sample {
+                            sample.add(&all);
+                        }
                         let kind = text(headers, &CONTENT_TYPE);
                         if let Some(originals) = &self.plan.masked {
                             match restore_answer(originals, all, ANSWER_BYTES_MAX) {
@@ -379,6 +392,10 @@ impl Attempt {
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
                     bytes += data.len();
+                    // As it was sent: what was masked stays masked.
+                    if let Some(sample) = &mut self.plan.sample {
+                        sample.add(&data);
+                    }
                     let mut data = data;
                     let forced_cut = self.plan.forced == Some(Forced::Cut);
                     // Piece by piece, so that the cut comes after the first even where all of it came at once.
@@ -489,7 +506,7 @@ impl Attempt {
                 (_, fault) => self.stream_fault(fault),
             },
             Done::Complete(completion) => {
-                let Completion { tool_calls, usage, anomalies, append_done, .. } = completion;
+                let Completion { tool_calls, usage, anomalies, append_done, model, fingerprint, .. } = completion;
                 if let Phase::Stream(body, inlet) = std::mem::replace(&mut self.phase, Phase::Over) {
                     if clean {
                         // `[DONE]` may come before the end of the body; the connection is worth keeping.
@@ -497,12 +514,16 @@ impl Attempt {
                     }
                     self.parked = self.asked.is_some().then_some(Parked::Stream(inlet));
                 }
+                let sample = self.plan.sample.take();
                 self.put(Step::Ended(Box::new(Ended {
                     whole: None,
                     usage: usage.map(to_core),
                     tool_calls: tool_calls.len(),
                     anomalies,
+                    model,
+                    fingerprint,
                     append_done,
+                    sample,
                 })));
             }
         }
@@ -533,7 +554,10 @@ impl Attempt {
                     usage: facts.usage.map(to_core),
                     tool_calls: calls.len(),
                     anomalies: facts.anomalies,
+                    model: facts.model,
+                    fingerprint: facts.fingerprint,
                     append_done: false,
+                    sample: self.plan.sample.take(),
                 };
                 if calls.is_empty() || !self.plan.stamp_calls {
                     ended.whole = Some(all);

@@ -132,6 +132,8 @@ pub async fn chat(
         Err(refusal) => return early(&route.name, "bad_request", refusal),
     };
     facts.unmaskable = unmaskable;
+    facts.prompt_sha256 = app.admitted.prompt(&chat);
+    app.look_at_prompt(&route, facts.prompt_sha256.as_deref());
     // What only a prompt asks for must be checked when it comes back; what cannot be checked needs a target that decodes by it.
     let may_be_adapted = facts.strict_schema && !facts.strict_decoding && adapters::stand_in(&policy, &route);
     facts.strict_decoding |= may_be_adapted && app.adapters.kept(&chat).is_none();

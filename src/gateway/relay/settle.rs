@@ -276,6 +276,7 @@ impl Exchange {
             fresh,
             stream,
             kept: kept.flatten(),
+            sample: self.app.sample(policy, &self.route, target, &self.request, mask),
             stamp_calls: self.calls == Calls::InLedger,
             withhold,
             secrets: self.app.targets.secrets(),

@@ -17,6 +17,8 @@ pub struct Asked {
     pub assistant_messages: u32,
     /// Texts of the tool results after the last user message.
     pub turn_results: Vec<String>,
+    /// The last user message asks for a human.
+    pub wants_human: bool,
     /// Order number in the first user message.
     pub order_id: Option<String>,
     /// Offered tools with their parameter schemas.
@@ -61,6 +63,7 @@ impl Asked {
                     asked.turn += 1;
                     asked.turn_results.clear();
                     asked.marker = Marker::find(&text);
+                    asked.wants_human = text.contains("to a human");
                     if asked.turn == 1 {
                         asked.order_id = order_in(&text);
                     }

@@ -176,6 +176,10 @@ fn probe(voice: &Voice, asked: &Asked, call_id: &str, rng: &mut Rng) -> Parts {
         let schema = asked.tools.iter().find(|(name, _)| name == tool).map(|(_, schema)| schema);
         return call(tool, call_id, &schema.map_or_else(|| json!({}), instance::minimal));
     }
+    // As the cases of the golden set that ships demand.
+    if asked.wants_human && asked.turn_results.is_empty() && asked.offers("transfer_to_human") {
+        return call("transfer_to_human", call_id, &json!({"reason": voice.reason(rng)}));
+    }
     if asked.json_object {
         let value = asked.schema.as_ref().map_or_else(|| json!({"ok": true}), instance::minimal);
         return Parts::Text(pieces(&value.to_string(), 6));

@@ -135,6 +135,28 @@ fn a_probe_is_answered_by_what_it_asks_for() {
 }
 
 #[test]
+fn the_probe_cases_that_ship_are_answered_as_they_demand() {
+    let set: Value = serde_saphyr::from_str(crate::assets::get("goldensets/support-v3.yaml").unwrap().text).unwrap();
+    let mut said = Vec::new();
+    for case in set["cases"].as_array().unwrap() {
+        let mut request = json!({"messages": case["messages"], "tools": set["tools"], "max_tokens": 256});
+        if let Some(name) = case["expect"]["schema"].as_str() {
+            let schema = json!({"name": name, "schema": set["schemas"][name]});
+            request["response_format"] = json!({"type": "json_schema", "json_schema": schema});
+        }
+        let a = answer(&speaker(0), &Asked::read(&request).unwrap(), Sabotage::None, "c");
+        said.push(match &a.parts {
+            Parts::Text(_) => text(&a),
+            Parts::Call { name, .. } => name.clone(),
+        });
+    }
+    assert!(!said[0].contains('{'), "{said:?}");
+    let document: Value = serde_json::from_str(&said[1]).unwrap();
+    assert_eq!(document["needs_human"], true);
+    assert_eq!(said[2], "transfer_to_human");
+}
+
+#[test]
 fn a_stream_has_its_events_in_order() {
     let mut request = body("order", 2);
     request["stream_options"] = json!({"include_usage": true});

@@ -63,12 +63,22 @@ pub(in crate::router) struct Board {
     pub(super) unwell: BTreeSet<TargetId>,
     /// Legal targets of each route.
     legal: Vec<Vec<TargetId>>,
-    /// By target: group, standing, and when an eligible one becomes stale. `None`: nobody has said anything about records.
-    pub(super) evidence: Option<Vec<Vec<(String, Standing, Ts)>>>,
+    /// By target, what its records say. `None`: nobody has said anything about records.
+    pub(super) evidence: Option<Vec<Vec<Admitted>>>,
     /// Targets whose adapter's text is there.
     pub(super) adapted: BTreeSet<TargetId>,
     /// Targets whose value may have changed since the last [`Board::settle`], with the reason.
     pub(super) changed: BTreeMap<TargetId, &'static str>,
+}
+
+/// What an admission record says.
+#[derive(Clone, Debug)]
+pub(super) struct Admitted {
+    group: String,
+    standing: Standing,
+    /// When an eligible one becomes stale.
+    stale_at: Ts,
+    prompt_sha256: Option<String>,
 }
 
 impl Board {
@@ -260,12 +270,15 @@ impl Board {
     }
 
     /// What its admission record in a group is worth now.
-    pub(in crate::router) fn standing(&self, now: Ts, group: &str, id: TargetId) -> Standing {
+    /// `prompt`: of the request, as far as it is known.
+    pub(in crate::router) fn standing(&self, now: Ts, group: &str, id: TargetId, prompt: Option<&str>) -> Standing {
         let Some(evidence) = &self.evidence else { return Standing::Eligible };
-        let records = evidence.get(usize::from(id.0)).into_iter().flatten();
-        match records.into_iter().find(|(g, ..)| g == group) {
-            Some((_, Standing::Eligible, stale_at)) if *stale_at <= now => Standing::Stale,
-            Some((_, standing, _)) => *standing,
+        let mut records = evidence.get(usize::from(id.0)).into_iter().flatten();
+        match records.find(|record| record.group == group) {
+            Some(record) if record.standing != Standing::Eligible => record.standing,
+            Some(record) if record.stale_at <= now => Standing::Stale,
+            Some(record) if record.prompt_sha256.as_deref().is_some_and(|p| Some(p) != prompt) => Standing::OtherPrompt,
+            Some(_) => Standing::Eligible,
             None => Standing::Missing,
         }
     }
@@ -275,7 +288,12 @@ impl Board {
         let mut evidence = vec![Vec::new(); self.states.len()];
         for record in records {
             let Some(of_target) = evidence.get_mut(usize::from(record.target.0)) else { continue };
-            of_target.push((record.group, record.standing, record.stale_at.unwrap_or(Ts::FAR)));
+            of_target.push(Admitted {
+                group: record.group,
+                standing: record.standing,
+                stale_at: record.stale_at.unwrap_or(Ts::FAR),
+                prompt_sha256: record.prompt_sha256,
+            });
             if let Some(ms) = record.baseline_p95_ms {
                 self.state_mut(record.target).health.set_baseline(Kind::Stream, Duration::from_millis(ms));
             }

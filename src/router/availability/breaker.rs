@@ -181,6 +181,13 @@ impl Breaker {
         }
     }
 
+    /// Its answers are not good: out as if it had tripped, without doubling.
+    pub(crate) fn put_out(&mut self, now: Ts, rng: &mut Rng) {
+        if self.state == State::Closed {
+            self.open(now, false, rng);
+        }
+    }
+
     /// When a probe may begin; `None`: it serves, or one is under way.
     pub(crate) fn probe_from(&self) -> Option<Ts> {
         match &self.state {

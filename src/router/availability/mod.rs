@@ -31,6 +31,7 @@ mod window;
 pub(super) use self::board::{Began, Board};
 pub(super) use self::health::Kind;
 pub(super) use self::outcomes::Whose;
+pub(super) use self::probes::Suspicion;
 
 /// Reason of a cooling target whose breaker is open.
 pub(super) const OPEN: &str = "open";

@@ -9,6 +9,17 @@ use crate::router::classify::Verdict;
 use crate::router::io::AttemptId;
 use crate::units::{Rng, Ts};
 
+/// What becomes of a suspicion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::router) enum Suspicion {
+    /// A probe looks at it.
+    Now,
+    /// As soon as it has a place free for one.
+    Later,
+    /// There is no need.
+    Moot,
+}
+
 impl Board {
     /// When this target's next probe is due, by bench, breaker or ejection.
     pub(super) fn probe_at(&self, id: TargetId) -> Option<Ts> {
@@ -73,6 +84,18 @@ impl Board {
         self.probe_over(id, attempt);
         self.state_mut(id).breaker.probe_released(attempt);
         self.changed.insert(id, "probe_released");
+    }
+
+    /// What becomes of a suspicion against this target.
+    pub(in crate::router) fn suspicion(&self, now: Ts, id: TargetId) -> Suspicion {
+        match self.states.get(usize::from(id.0)) {
+            Some(state) if state.used && self.serving(now, id) => {
+                let free = state.probe.is_none() && self.free_slots(id) != Some(0);
+                if free { Suspicion::Now } else { Suspicion::Later }
+            }
+            // Nobody asks it, or it is probed before anybody does.
+            _ => Suspicion::Moot,
+        }
     }
 
     /// The probe begins and takes the one place.
@@ -165,7 +188,13 @@ impl Board {
             self.probe_passed(now, id, began, probe);
             return false;
         }
+        let served = self.serving(now, id);
         self.probe_failed(now, id, began, probe, verdict, rng);
+        // It was only suspected.
+        if served {
+            self.state_mut(id).breaker.put_out(now, rng);
+            self.ramps.end(id);
+        }
         true
     }
 }

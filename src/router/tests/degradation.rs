@@ -102,6 +102,7 @@ fn evidence_filters_later_tiers_and_in_the_first_only_a_no_does() {
                 standing,
                 stale_at: None,
                 baseline_p95_ms: None,
+                prompt_sha256: None,
             };
             let other = 1 - tier;
             d.input(Input::Evidence { records: vec![record(tier, standing), record(other, Standing::Eligible)] });
@@ -128,6 +129,7 @@ fn an_eligible_record_becomes_stale_by_time() {
             standing: Standing::Eligible,
             stale_at,
             baseline_p95_ms: None,
+            prompt_sha256: None,
         }],
     });
     assert_eq!(d.bad_request(&status(429)), ["a", "b"]);

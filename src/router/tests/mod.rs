@@ -3,6 +3,7 @@
 mod bugs;
 mod degradation;
 mod flow;
+mod golden;
 mod half_open;
 mod hedging;
 mod ledger;

@@ -29,6 +29,7 @@ enum Step {
     Alarm,
     /// Past the next alarm by so many milliseconds without a tick before.
     Overshoot(u8),
+    Suspect(u8),
     /// Another policy: the same again, or without one target, or with it again.
     Replace(bool),
 }
@@ -46,13 +47,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0u16..3_000).prop_map(Step::Pass),
         3 => Just(Step::Alarm),
         1 => any::<u8>().prop_map(Step::Overshoot),
+        1 => any::<u8>().prop_map(Step::Suspect),
         1 => any::<bool>().prop_map(Step::Replace),
     ];
     prop::collection::vec(step, 1..250)
 }
 
 fn failure(how: u8) -> Failure {
-    match how % 20 {
+    match how % 21 {
         0..=5 => Failure::Refused,
         6 => Failure::Reset,
         7 => Failure::Empty,
@@ -67,6 +69,7 @@ fn failure(how: u8) -> Failure {
         16 => object(400, "", "", "bad"),
         17 => object(400, "", "context_length_exceeded", ""),
         18 => object(400, "", "", "`tools` is not supported"),
+        19 => Failure::Quality("not as the case demands".into()),
         _ => object(404, "", "model_not_found", ""),
     }
 }
@@ -171,6 +174,7 @@ struct Checker {
     used: BTreeSet<AttemptId>,
     /// As last told by notes.
     out_of_service: BTreeSet<TargetId>,
+    suspected: BTreeSet<TargetId>,
 }
 
 impl Checker {
@@ -182,7 +186,7 @@ impl Checker {
                 self.requests.insert(*request, Seen { facts: Some(facts.clone()), policy, ..Seen::default() });
             }
             Input::Ended { attempt, .. } | Input::Broke { attempt, .. } => self.over(*attempt),
-            Input::ClientGone { request, .. } => {
+            Input::ClientGone { request, .. } | Input::Stopped { request } => {
                 if let Some(seen) = self.requests.get_mut(request).filter(|seen| !seen.done) {
                     seen.gone = true;
                 }
@@ -252,7 +256,12 @@ impl Checker {
             Output::Probe { attempt, target, .. } => {
                 assert!(self.used.insert(*attempt), "an attempt id used twice");
                 assert!(!self.open.values().any(|(t, r)| t == target && r.is_none()), "two probes at once");
-                assert!(self.out_of_service.contains(target), "a probe of a target that serves");
+                if !self.out_of_service.contains(target) {
+                    assert!(self.suspected.remove(target), "a probe of a target that serves");
+                    let slots = self.policy.target(*target).capacity.slots.unwrap_or(u32::MAX) as usize;
+                    let there = self.open.values().filter(|(t, _)| t == target).count();
+                    assert!(there < slots, "a suspicion takes a customer's place");
+                }
                 self.open.insert(*attempt, (*target, None));
             }
             Output::Cancel { attempt } => {
@@ -319,6 +328,7 @@ impl Run {
             open: BTreeMap::new(),
             used: BTreeSet::new(),
             out_of_service: BTreeSet::new(),
+            suspected: BTreeSet::new(),
         };
         Run {
             engine: Engine::new(policy, seed),
@@ -411,6 +421,11 @@ impl Run {
                     self.now = at;
                     self.input(Input::Tick);
                 }
+            }
+            Step::Suspect(n) => {
+                let target = TargetId(u16::from(n % 7));
+                self.checker.suspected.insert(target);
+                self.input(Input::Suspect { target });
             }
             Step::Replace(whole) => {
                 let new = policy_with(self.limits.0, self.limits.1, *whole);

@@ -26,6 +26,7 @@ fn two(change: impl FnOnce(&mut Route)) -> Drive {
                 standing: Standing::Eligible,
                 stale_at: None,
                 baseline_p95_ms: Some(500),
+                prompt_sha256: None,
             })
             .collect(),
     });
@@ -138,6 +139,7 @@ fn a_stand_in_takes_its_guaranteed_slots_at_once() {
                 candidates: Vec::new(),
                 evidence_max_age: None,
                 min_guaranteed_slots: Some(3),
+                sampling: 0.0,
             };
             p.groups.insert("g".into(), group);
         })
@@ -306,6 +308,7 @@ fn load_dependent_latency_settles_and_does_not_swing() {
             standing: Standing::Eligible,
             stale_at: None,
             baseline_p95_ms: Some(250),
+            prompt_sha256: None,
         }],
     });
     let mut due: std::collections::BTreeMap<(Ts, u64), AttemptId> = std::collections::BTreeMap::new();

@@ -274,6 +274,8 @@ pub struct Group {
     pub evidence_max_age_s: Option<Seconds>,
     /// Slots that a stand-in takes at once after a failure.
     pub min_guaranteed_slots: Option<Count>,
+    /// Share of its members' answers that are judged beside the traffic; absent: 0.05, and 0 judges none.
+    pub sampling: Option<Share>,
 }
 
 /// What a tool may do to the world.

@@ -112,7 +112,7 @@ pub fn mask(request: &ChatRequest, names: &Names) -> Result<Masked, Unmaskable> 
     if too_many {
         return Err(Unmaskable::TooMany);
     }
-    originals.set_json(request.json_text());
+    originals.set_json(request.wants_json());
     if originals.is_empty() {
         return Ok(Masked { splices: Vec::new(), originals: Arc::new(originals) });
     }
