@@ -181,13 +181,13 @@ fn ask_of(command: &CtlCommand) -> Result<Ask> {
 
 fn given(path: String, query: &str, how: &How) -> Result<Ask> {
     let ms = moment_ms(&how.lasts).map_err(|why| {
-        Expected::usage(format!("--for {}: {why}", printable(&how.lasts, 40)), "write 90s, 10m or 1h30m")
+        Expected::usage(format!("--for {}: {why}", printable(&how.lasts, 40)), "write 90s, 10m or 1h30m, 24h at most")
     })?;
     let lasts = Duration::from_millis(ms);
     if lasts < Duration::from_secs(1) || lasts > LONGEST {
         return Err(Expected::usage(
             format!("--for {} is not between a second and a day", printable(&how.lasts, 40)),
-            "an order that is forgotten must end; give it again if need be",
+            "an order that is forgotten must end: write 24h at most, and give it again if need be",
         ));
     }
     let path = format!("{path}?{query}for_s={}", lasts.as_secs());
@@ -304,6 +304,12 @@ mod tests {
         assert_eq!(given("/p".into(), "as=503&", &how("1h30m")).unwrap().path, "/p?as=503&for_s=5400");
         for bad in ["", "0s", "500ms", "25h", "soon", "-5m"] {
             assert!(given("/p".into(), "", &how(bad)).is_err(), "{bad}");
+        }
+        // A day is the most, and every refusal of a span says so.
+        assert_eq!(given("/p".into(), "", &how("24h")).unwrap().path, "/p?for_s=86400");
+        for long in ["2d", "25h", "1w"] {
+            let said = given("/p".into(), "", &how(long)).map(|_| ()).unwrap_err();
+            assert!(said.hint.contains("24h at most"), "{long}: {} {}", said.what, said.hint);
         }
     }
 }

@@ -130,10 +130,8 @@ pub fn again(global: &Global, path: &Path, gateway: &Gateway) {
             tracing::info!(clients = clients.len(), "the client keys were read again");
             gateway.hold_clients(clients);
         }
-        Err(why) => {
-            tracing::error!("the client keys were not replaced, those before go on: {}; next: {}", why.what, why.hint);
-            gateway.refused_clients(&why.what);
-        }
+        // The alert is the log line too.
+        Err(why) => gateway.refused_clients(&format!("{}; next: {}", why.what, why.hint)),
     }
 }
 

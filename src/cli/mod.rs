@@ -10,6 +10,7 @@ pub mod explain;
 pub mod keys;
 pub mod lab;
 pub mod ledger;
+mod misused;
 pub mod policy_file;
 pub mod policy_tests;
 pub mod serve;
@@ -30,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   llmfo drill run region-outage          break a real path in the embedded lab and judge what the customer saw
   llmfo validate policies/support.yaml   check a route policy
-  llmfo serve --policy policies/support.yaml --listen 127.0.0.1:8080
+  llmfo serve --policy lab/policies/lab.yaml --listen 127.0.0.1:8080   while `llmfo lab up --dir lab` runs
 
 In an empty folder: `llmfo drill run` brings its own policy; `llmfo lab up --dir lab` writes one that works to lab/policies/lab.yaml and runs the providers that it names; docs/policy.md says how to write your own.
 ";
@@ -87,6 +88,10 @@ pub enum Command {
 pub fn told(said: &clap::Error) -> Exit {
     let written = said.print().and_then(|()| std::io::stdout().flush());
     if said.use_stderr() {
+        if let Some(step) = misused::next_step(said) {
+            let term = Term::detect(ColorChoice::Auto);
+            term.err(&term.wrapped_err(&format!("  next: {step}")));
+        }
         return Exit::Usage;
     }
     match written {

@@ -178,6 +178,13 @@ pub fn of_kind(wanted: Kind, doc: &SpannedDoc, shown: &str) -> Result<()> {
     }
 }
 
+/// What a file is, and what reads it; `None` if its keys say nothing.
+#[must_use]
+pub fn named(doc: &SpannedDoc, shown: &str) -> Option<(&'static str, String)> {
+    let (what, step) = Kind::of(doc)?.words();
+    Some((what, step.replace("FILE", shown)))
+}
+
 /// Reads a file, or standard input for `-`. What is too long is not read.
 ///
 /// # Errors

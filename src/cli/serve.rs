@@ -26,13 +26,13 @@ use crate::upstream::read_secret;
 
 const EXAMPLES: &str = "\
 Examples:
-  llmfo serve --policy policies/support.yaml                     on 127.0.0.1:8080
+  llmfo serve --policy lab/policies/lab.yaml                     on 127.0.0.1:8080; `llmfo lab up --dir lab` writes it and runs its providers
   llmfo serve --policy p.yaml --listen 127.0.0.1:0 --format json prints the port it took
   llmfo serve --policy p.yaml --admin 127.0.0.1:9090 --journal /var/log/llmfo/journal.jsonl
   curl -N 127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"model\":\"support-chat\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}'
 
-SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at once. Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
+SIGHUP reads the policy again: requests under way end by the one they began with; a policy that cannot be used is refused, with a log line, an alert and a metric, and the one before goes on. SIGTERM, SIGINT and SIGQUIT drain, and so does a closed terminal: not ready at once, no new connections, open requests finish within --drain-s, then end with an error event. A second signal ends it at once (two within 100 ms are one). Exit code 0 after a drain. Under nohup SIGHUP stays ignored.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
@@ -356,10 +356,8 @@ fn reload(global: &Global, args: &Args, chosen: &policy_file::Chosen, gateway: &
             "nothing changed: the policy is as before; credentials, admission records and texts of adapters were read again"
         ),
         Ok(Some(version)) => tracing::info!(policy = %version, "the policy was replaced"),
-        Err(why) => {
-            tracing::error!("the policy was not replaced, the one before goes on: {}; next: {}", why.what, why.hint);
-            gateway.refused(&why.what);
-        }
+        // The alert is the log line too.
+        Err(why) => gateway.refused(&format!("{}; next: {}", why.what, why.hint)),
     }
     // Each by itself: a key that is taken away must not wait for a policy that is mended.
     if let Some(path) = &args.client_keys {

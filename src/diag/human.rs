@@ -86,7 +86,8 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer, columns: usize, fol
         .filter(|l| {
             let close = l.place.file == d.place.file
                 && l.place.line.abs_diff(d.place.line) < SNIPPET_LINES
-                && fits(report, d, l, columns);
+                && fits(report, d, l, columns)
+                && fold_at.is_none_or(|room| label_fits(report, l, d.place.line, room));
             if !close {
                 notes.push(format!("{}:{}:{}: {}", l.place.file, l.place.line, l.place.column, l.text));
             }
@@ -119,10 +120,15 @@ fn one(report: &Report, d: &Diagnostic, renderer: &Renderer, columns: usize, fol
                 group.element(Snippet::source(cut.as_str()).path(file).line_start(first_line).annotation(annotation));
         } else {
             window = source.shown(start..end);
-            let mut snippet = Snippet::source(window.as_str())
-                .path(file)
-                .line_start(first_line)
-                .annotation(AnnotationKind::Primary.span(clip(source, &d.place, start, end)).label(safe(&d.label)));
+            let own = super::Label { place: d.place.clone(), text: d.label.clone() };
+            let last = near.iter().map(|l| l.place.line).max().unwrap_or(0);
+            let mut annotation = AnnotationKind::Primary.span(clip(source, &d.place, start, end));
+            if fold_at.is_none_or(|room| label_fits(report, &own, last, room)) {
+                annotation = annotation.label(label);
+            } else {
+                notes.insert(0, format!("here: {label}"));
+            }
+            let mut snippet = Snippet::source(window.as_str()).path(file).line_start(first_line).annotation(annotation);
             for label in &near {
                 snippet = snippet.annotation(
                     AnnotationKind::Context.span(clip(source, &label.place, start, end)).label(safe(&label.text)),
@@ -167,6 +173,19 @@ fn fits(report: &Report, d: &Diagnostic, label: &super::Label, columns: usize) -
     let Some(source) = report.source(&d.place.file) else { return true };
     let last = d.place.line.max(label.place.line);
     [d.place.start, label.place.start].iter().all(|at| !too_wide(source, *at, columns, last))
+}
+
+/// True if the text beside the carets of a place ends within so many columns. `line`: the last one that is shown, for the
+/// width of its number.
+fn label_fits(report: &Report, label: &super::Label, line: usize, columns: usize) -> bool {
+    let Some(source) = report.source(&label.place.file) else { return true };
+    let place = &label.place;
+    let (start, end) = (source.line_start(place.start), source.line_end(place.start));
+    let at = clip(source, place, start, end);
+    let text = source.shown(start..end);
+    let carets = text.get(at).map_or(1, |it| it.chars().count().max(1));
+    let before = gutter(place.line.max(line)) + place.column.saturating_sub(1);
+    before + carets + 1 + safe(&label.text).chars().count() <= columns
 }
 
 /// The part of a line around a place, with `…` where it was cut, and where in it the place is.
@@ -315,6 +334,18 @@ error[LF999 for-tests]: `b` is a text
         assert!(lines[caret - 1].contains('…') && lines[caret - 1].ends_with('…'), "{text}");
         assert!(text.contains(&format!("--> p.yaml:2:{}\n", start - 7 + 1)), "{text}");
         assert!(text.contains("p.yaml:1:1: declared here") && !text.contains(":::"), "{text}");
+        // A line that fits, and what is said of it does not: it stands below.
+        let source = Source::new("p.yaml", "    capabilities: { tools: true, json_schema: promptonly }\n");
+        let place = source.place(46..56, "/x");
+        let d = Diagnostic::new(&RULE, place, "word").label("did you mean `prompt_only`?").help("write it");
+        let mut one = Report::new();
+        one.add(source, [d]);
+        let fits =
+            |width| render(&one, false, width).lines().any(|l| l.ends_with("^^^^^^^^^^ did you mean `prompt_only`?"));
+        // Four columns of the number and its bar, 46, the ten carets, a blank and 27: 88.
+        assert!(fits(None) && fits(Some(88)) && !fits(Some(87)));
+        assert!(render(&one, false, Some(80)).lines().all(|l| l.chars().count() <= 80));
+        assert!(render(&one, false, Some(80)).contains("  = here: did you mean `prompt_only`?\n"));
         // Where it is no terminal, lines stay whole.
         assert!(render(&report, false, None).contains(&format!("next: {}", "word ".repeat(30).trim_end())));
     }

@@ -154,13 +154,20 @@ pub struct Story {
     pub unfinished: Vec<Circumstance>,
 }
 
+/// A circumstance, and whether it is the state of a target: an order or an alert beside it ends no state.
+#[derive(Clone, Debug)]
+struct Heard {
+    state: bool,
+    said: Circumstance,
+}
+
 /// Reads a journal line by line.
 #[derive(Debug)]
 pub struct Teller {
     id: String,
     policy: Option<(String, String)>,
-    of_targets: BTreeMap<String, VecDeque<Circumstance>>,
-    of_all: VecDeque<Circumstance>,
+    of_targets: BTreeMap<String, VecDeque<Heard>>,
+    of_all: VecDeque<Heard>,
     requests: VecDeque<Told>,
     left_out: u64,
     unfinished: Vec<(String, Circumstance)>,
@@ -201,7 +208,7 @@ impl Teller {
             }
             Event::Availability { target, state, reason, for_ms } => {
                 let span = for_ms.map(|ms| format!(" for {:.1} s", ms as f64 / 1e3)).unwrap_or_default();
-                self.target(at, target, format!("{state}{span} ({reason})"));
+                self.heard(at, target, true, format!("{state}{span} ({reason})"));
             }
             Event::Order { order, state, target, fault, reason, for_ms } => {
                 let what = fault.as_ref().map_or_else(|| order.clone(), |fault| format!("{order} {fault}"));
@@ -284,9 +291,11 @@ impl Teller {
         names.dedup();
         let mut circumstances = Vec::new();
         for of in names.into_iter().filter_map(|name| self.of_targets.get(name)).chain([&self.of_all]) {
-            let before = of.iter().rev().find(|c| c.at_unix_ms <= arrived_unix_ms);
-            circumstances.extend(before.cloned());
-            circumstances.extend(of.iter().filter(|c| c.at_unix_ms > arrived_unix_ms).cloned());
+            let (before, meanwhile): (Vec<&Heard>, Vec<&Heard>) =
+                of.iter().partition(|heard| heard.said.at_unix_ms <= arrived_unix_ms);
+            let last = before.last().filter(|last| !last.state);
+            let state = before.iter().rev().find(|heard| heard.state);
+            circumstances.extend(state.into_iter().chain(last).chain(&meanwhile).map(|heard| heard.said.clone()));
         }
         circumstances.sort_by_key(|c| c.at_unix_ms);
         Told {
@@ -311,19 +320,23 @@ impl Teller {
     }
 
     fn target(&mut self, at_unix_ms: u64, target: &str, text: String) {
+        self.heard(at_unix_ms, target, false, text);
+    }
+
+    fn heard(&mut self, at_unix_ms: u64, target: &str, state: bool, text: String) {
         if !self.of_targets.contains_key(target) && self.of_targets.len() == TARGETS_MAX {
             return;
         }
         let of = self.of_targets.entry(target.to_owned()).or_default();
-        keep(of, Circumstance { at_unix_ms, target: Some(target.to_owned()), text });
+        keep(of, Heard { state, said: Circumstance { at_unix_ms, target: Some(target.to_owned()), text } });
     }
 
     fn all(&mut self, at_unix_ms: u64, text: String) {
-        keep(&mut self.of_all, Circumstance { at_unix_ms, target: None, text });
+        keep(&mut self.of_all, Heard { state: false, said: Circumstance { at_unix_ms, target: None, text } });
     }
 }
 
-fn keep(of: &mut VecDeque<Circumstance>, new: Circumstance) {
+fn keep(of: &mut VecDeque<Heard>, new: Heard) {
     if of.len() == CHANGES_MAX {
         of.pop_front();
     }
@@ -391,6 +404,38 @@ mod tests {
             [(1_000, "the gateway started"), (3_000, "probing for 5.0 s (why)"), (3_950, "cooling for 5.0 s (why)")]
         );
         assert_eq!((told.attempts[0].why.as_str(), told.skipped[0].reason.as_str()), ("instead of a: open", "open"));
+    }
+
+    /// A bench that ends: the state that follows from it is written before the order's own line.
+    #[test]
+    fn an_order_or_an_alert_does_not_hide_the_state_that_a_target_is_in() {
+        let order = |state: &str| Event::Order {
+            order: "bench".into(),
+            state: state.into(),
+            target: Some("a".into()),
+            fault: None,
+            reason: "update".into(),
+            for_ms: None,
+        };
+        let told = |lines: &[Stamped]| {
+            let told = story("r-1", lines).requests.remove(0);
+            told.circumstances.into_iter().map(|c| (c.at_unix_ms, c.text)).collect::<Vec<_>>()
+        };
+        let texts = told(&[
+            at(1_000, order("given")),
+            changed(1_001, "a", "benched"),
+            changed(2_000, "a", "probing"),
+            at(2_000, order("ended")),
+            decision(4_000, "r-1", None, None),
+        ]);
+        assert_eq!(
+            texts,
+            [(2_000, "probing for 5.0 s (why)".into()), (2_000, "operator: bench ended: update".to_owned())]
+        );
+        // What was ordered before a state is in it already.
+        let texts =
+            told(&[at(1_000, order("given")), changed(1_001, "a", "benched"), decision(4_000, "r-1", None, None)]);
+        assert_eq!(texts, [(1_001, "benched for 5.0 s (why)".to_owned())]);
     }
 
     #[test]

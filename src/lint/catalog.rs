@@ -12,9 +12,11 @@ pub fn all() -> Vec<&'static Rule> {
     rules.extend(super::files::ALL);
     rules.extend(super::times::ALL);
     rules.extend(super::answers::ALL);
+    rules.extend(super::silence::ALL);
     rules.extend(super::data::ALL);
     rules.extend(super::nobody::ALL);
     rules.extend(super::hosts::ALL);
+    rules.extend(super::cost::ALL);
     rules.extend(super::drills::ALL);
     rules.extend(super::golden::ALL);
     rules.extend(super::promises::ALL);

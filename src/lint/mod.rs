@@ -4,6 +4,7 @@
 
 mod answers;
 pub mod catalog;
+mod cost;
 mod data;
 pub mod drills;
 mod files;
@@ -15,6 +16,7 @@ mod promises;
 mod readable;
 mod release;
 mod routing;
+mod silence;
 mod times;
 mod view;
 
@@ -67,9 +69,11 @@ pub fn check(loaded: &Loaded, world: &World) -> Vec<Diagnostic> {
     routing::check(&view, &mut found);
     times::check(&view, &mut found);
     answers::check(&view, &mut found);
+    silence::check(&view, &mut found);
     data::check(&view, world, &mut found);
     nobody::check(&view, &mut found);
     hosts::check(&view, &mut found);
+    cost::check(&view, &mut found);
     promises::check(&view, &mut found);
     files::check(&view, world, &mut found);
     release::check(&view, world, &mut found);

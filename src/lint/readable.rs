@@ -23,6 +23,10 @@ const TIMES: [&str; 12] = [
     "p95_service_ms",
 ];
 
+/// What the arithmetic of a silent stream looks at beyond [`WHO`].
+const SILENCE: [&str; 8] =
+    ["deadline_ms", "reserve_ms", "max_attempts", "idle_timeout_ms", "failover", "failover_reason", "degrade", "tier"];
+
 /// The keys that a rule looks at, by their names: those of which the absence or a default value would be judged.
 fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
     match code {
@@ -36,7 +40,9 @@ fn looked_at(code: &str) -> [&'static [&'static str]; 2] {
         "LF201" | "LF202" | "LF206" | "LF209" => [&WHO, &TIMES],
         "LF203" | "LF204" => [&["max_attempts"], &[]],
         "LF205" => [&["reserve_ms", "deadline_ms"], &[]],
+        "LF210" => [&WHO, &SILENCE],
         "LF208" => [&WHO, &["channel", "objectives", "useful_text_p95_ms", "commit_at"]],
+        "LF402" => [&["pools", "targets", "select", "price"], &[]],
         "LF502" | "LF504" => [&WHO, &["data", "pii", "domains", "vendor"]],
         "LF505" => [&["base_url", "credentials", "connect_to"], &[]],
         "LF506" => [&WHO, &["data", "base_url", "domains", "vendor"]],

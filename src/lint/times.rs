@@ -34,7 +34,7 @@ pub static ONE_DIAL: Rule = Rule {
     fix: "Give the first token less time, or the request more time or more attempts. If it must not fail over, write `failover: none` with its reason.",
     example: Example::Policy {
         good: "\nhealth:",
-        bad: "\n  - route: quick\n    deadline_ms: 3000\n    max_attempts: 2\n    residency_required: [kz]\n    objectives: { recovery_ms: 3000 }\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2500, answer_timeout_ms: 1200 }\nhealth:",
+        bad: "\n  - route: quick\n    deadline_ms: 3000\n    idle_timeout_ms: 1000\n    max_attempts: 2\n    residency_required: [kz]\n    objectives: { recovery_ms: 3000 }\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2500, answer_timeout_ms: 1200 }\nhealth:",
     },
 };
 

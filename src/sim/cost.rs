@@ -69,8 +69,16 @@ pub fn read(text: &str) -> Result<Prices, String> {
     // Whoever adds one key per run is not served.
     if let Ok(keys) = serde_saphyr::from_str::<std::collections::BTreeMap<String, serde_json::Value>>(text) {
         let missing: Vec<&str> = KEYS.iter().copied().filter(|k| !keys.contains_key(*k)).collect();
-        if !missing.is_empty() && keys.keys().all(|k| KEYS.contains(&k.as_str())) {
-            return Err(format!("these keys are missing: {}", missing.join(", ")));
+        let unknown: Vec<String> = keys.keys().filter(|k| !KEYS.contains(&k.as_str())).map(|k| known_as(k)).collect();
+        let mut wrong = Vec::new();
+        if !unknown.is_empty() {
+            wrong.push(format!("these keys are not known: {}", unknown.join(", ")));
+        }
+        if !missing.is_empty() {
+            wrong.push(format!("these keys are missing: {}", missing.join(", ")));
+        }
+        if !wrong.is_empty() {
+            return Err(crate::units::printable(&wrong.join("; "), 600));
         }
     }
     let prices: Prices = serde_saphyr::from_str(text).map_err(first)?;
@@ -87,10 +95,19 @@ pub fn read(text: &str) -> Result<Prices, String> {
         ("corrections_per_broken_stream", prices.corrections_per_broken_stream, 0.0),
     ] {
         if !price.is_finite() || price < least || price > PRICE_MAX {
-            return Err(format!("{name} is {price:e}: it must be from {least} to {PRICE_MAX}"));
+            // As a person writes it, unless that is hundreds of digits.
+            let written = if price.abs() < 1e15 { price.to_string() } else { format!("{price:e}") };
+            return Err(format!("{name} is {written}: it must be from {least} to {PRICE_MAX}"));
         }
     }
     Ok(prices)
+}
+
+/// A key that is not known, and the one that was probably meant.
+fn known_as(key: &str) -> String {
+    let near = crate::spec::names::nearest(key, KEYS.iter().copied());
+    let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+    format!("{}{near}", crate::units::printable(key, 60))
 }
 
 /// One line of a bill, per month.
@@ -171,8 +188,9 @@ mod tests {
             read(&text.replace(line, &format!("{key}: {value}"))).map(|_| ()).unwrap_err()
         };
         assert_eq!(with("on_call_hour", "1e308"), "on_call_hour is 1e308: it must be from 0 to 1000000000");
-        assert_eq!(with("eval_run", "-1"), "eval_run is -1e0: it must be from 0 to 1000000000");
+        assert_eq!(with("eval_run", "-1"), "eval_run is -1: it must be from 0 to 1000000000");
         assert_eq!(with("state_copy", ".nan"), "state_copy is NaN: it must be from 0 to 1000000000");
+        assert_eq!(with("on_call_hour", "-60"), "on_call_hour is -60: it must be from 0 to 1000000000");
         assert!(with("requests_per_conversation", "0.5").ends_with("from 1 to 1000000000"));
         let said = with("eval_run", "abc");
         assert!(said.contains("line ") && said.contains("invalid floating point"), "{said}");
@@ -223,5 +241,12 @@ mod tests {
         };
         let said = read(&without(&["eval_run", "state_copy"])).unwrap_err();
         assert_eq!(said, "these keys are missing: eval_run, state_copy");
+        // And every unknown one, with what was meant, beside them.
+        let said = read(&crate::assets::PRICES.replace("eval_run:", "eval_runs:").replace("state_copy:", "zebra:"));
+        assert_eq!(
+            said.unwrap_err(),
+            "these keys are not known: eval_runs (did you mean eval_run?), zebra; these keys are missing: eval_run, \
+             state_copy"
+        );
     }
 }

@@ -25,6 +25,8 @@ mod policy_tests;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]
+mod serve_signals;
+#[cfg(test)]
 mod serve_tls;
 #[cfg(test)]
 mod simulate;

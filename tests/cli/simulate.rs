@@ -353,3 +353,27 @@ fn an_input_journal_is_played_as_written_or_refused() {
     assert_eq!(empty.status.code(), Some(4), "{}", err(&empty));
     assert!(err(&empty).contains("nothing was played"), "{}", err(&empty));
 }
+
+/// A file of another kind is named as what it is, and nobody is told to cut lines off it.
+#[test]
+fn an_input_journal_of_another_kind_is_named() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let policy = format!("{root}/policies/lab.yaml");
+    let dir = temp();
+    let journal = "{\"v\":1,\"seq\":0,\"at_unix_ms\":1,\"mono_ns\":1,\"event\":\"started\",\"policy\":\"p\",\
+                   \"policy_sha256\":\"a\",\"seed\":1,\"pid\":2}\n";
+    std::fs::write(dir.path().join("journal.jsonl"), journal).unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "hello\n").unwrap();
+    let (as_policy, prices) = (format!("{root}/policies/support.yaml"), format!("{root}/examples/prices.yaml"));
+    for (file, is, step) in [
+        ("journal.jsonl", "is the journal of a gateway; an input journal is needed", "--record-inputs"),
+        (&as_policy, "is a policy; an input journal is needed", "llmfo serve --policy"),
+        (&prices, "is a list of prices; an input journal is needed", "llmfo simulate --prices"),
+        ("notes.txt", "is no input journal: its first line does not say", "--record-inputs"),
+    ] {
+        let done = run(dir.path(), &["--policy", &policy, "--inputs", file]);
+        let said = err(&done);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(said.contains(is) && said.contains(step) && !said.contains("half line"), "{file}: {said}");
+    }
+}

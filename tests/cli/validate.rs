@@ -113,18 +113,23 @@ fn the_example_validates_without_errors() {
     file(&dir, "support.yaml", SUPPORT);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW]);
     assert_eq!(o.status.code(), Some(0), "{}{}", out(&o), err(&o));
-    assert!(out(&o).ends_with("4 warnings, 3 info\n"), "{}", out(&o));
+    assert!(out(&o).ends_with("5 warnings, 3 info\n"), "{}", out(&o));
     assert_eq!(err(&o), "checking support.yaml\n");
     // Its golden set and its adapter's text are not in this folder: findings, never load errors.
     assert_eq!(out(&o).matches("LF114 missing-file").count(), 2);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW, "--deny", "warnings"]);
     assert_eq!(o.status.code(), Some(1));
+    // A slip is one finding more, and hides none of another route: docs/validate.md shows this end (with the golden set).
+    file(&dir, "slip.yaml", &SUPPORT.replace("    idle_timeout_ms: 5000", "    idle_timeout_s: 5"));
+    let o = run(dir.path(), &["validate", "slip.yaml", "--now", NOW]);
+    assert!(out(&o).ends_with("1 error, 5 warnings, 3 info\n"), "{}", out(&o));
     // With the files in place, the keys, and a limit for answers that are not streamed, nothing is left.
     file(&dir, "goldensets/support-v3.yaml", include_str!("../../goldensets/support-v3.yaml"));
     file(&dir, "adapters/x-json-prompt.md", "x");
     let text = SUPPORT
         .replace("file:/run/secrets/vendor-x", "env:VENDOR_X")
         .replace("- pool: local-reserved\n", "- pool: local-reserved\n        answer_timeout_ms: 3500\n")
+        .replace("idle_timeout_ms: 4000", "idle_timeout_ms: 3500")
         .replace("- { pool: local-reserved,", "- { pool: local-reserved, answer_timeout_ms: 2200,");
     file(&dir, "policies/support.yaml", &text);
     let o = llmfo(dir.path(), &["validate", "policies/support.yaml", "--now", NOW, "--deny", "warnings"])
@@ -353,7 +358,7 @@ fn json_is_pure_versioned_sorted_and_counts() {
     assert_eq!(o.status.code(), Some(1));
     let v: Value = serde_json::from_str(&out(&o)).unwrap();
     assert_eq!((&v["format_version"], &v["valid"]), (&1.into(), &false.into()));
-    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 4, "info": 3}));
+    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 5, "info": 3}));
     let lines: Vec<i64> = v["diagnostics"].as_array().unwrap().iter().map(|d| d["line"].as_i64().unwrap()).collect();
     assert!(lines.is_sorted(), "{lines:?}");
     let d = &v["diagnostics"][0];

@@ -41,7 +41,8 @@ fn a_failure_after_the_first_comment_is_the_one_error_event() {
     assert_eq!(rest.matches("data: ").count(), 1, "{rest}");
     let said: serde_json::Value = serde_json::from_str(rest.trim().strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(said["error"]["type"], "handoff");
-    assert_eq!((&said["error"]["retry_safe"], &said["error"]["tool_calls_delivered"]), (&true.into(), &false.into()));
+    // As the plain answer of the same kind says: `x-should-retry: false`.
+    assert_eq!((&said["error"]["retry_safe"], &said["error"]["tool_calls_delivered"]), (&false.into(), &false.into()));
     assert_eq!(said["error"]["request_id"].as_str(), got.header("x-llmfo-request-id"));
     assert!(!got.text().contains("[DONE]"));
 }
@@ -50,7 +51,7 @@ fn a_failure_after_the_first_comment_is_the_one_error_event() {
 fn what_is_settled_at_once_has_its_own_status_and_json_is_never_begun() {
     let (a, b) = (Mock::start(mock::status("503 Down", "{}")), Mock::start(mock::status("503 Down", "{}")));
     let got = rig(&a, &b).stream();
-    assert_eq!(got.status, 503, "{}", got.text());
+    assert_eq!((got.status, got.header("x-should-retry")), (503, Some("false")), "{}", got.text());
     let (a, b) = (Mock::start(mock::silence), Mock::start(mock::status("503 Down", "{}")));
     let got = http::chat(rig(&a, &b).listen, &body(false), &[]);
     assert_eq!(got.status, 503, "{}", got.text());

@@ -1,6 +1,7 @@
 //! The signals that ask `serve` to stop, or to read its policy again.
 
 use std::io::{IsTerminal, Result};
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -23,7 +24,12 @@ pub(super) struct Signals {
     hup: Option<Signal>,
     quit: Option<Signal>,
     had_terminal: bool,
+    asked: Option<Instant>,
 }
+
+/// Two that ask to stop within this time are one: `timeout` sends its signal to the process and to its group, a terminal and
+/// whoever watches over a service may do so both. Nobody who means it presses a key twice as fast.
+const SAME: Duration = Duration::from_millis(100);
 
 impl Signals {
     /// Catches them from here on. The last two only if nobody has had them ignored: `nohup` does, and means it.
@@ -39,11 +45,20 @@ impl Signals {
             hup: unless_ignored(SignalKind::hangup())?,
             quit: unless_ignored(SignalKind::quit())?,
             had_terminal: std::io::stdin().is_terminal(),
+            asked: None,
         })
     }
 
     /// The next one.
     pub(super) async fn next(&mut self) -> Asked {
+        let asked = self.any().await;
+        if matches!(asked, Asked::Stop(..)) {
+            self.asked.get_or_insert_with(Instant::now);
+        }
+        asked
+    }
+
+    async fn any(&mut self) -> Asked {
         tokio::select! {
             _ = self.term.recv() => Asked::Stop(Exit::Terminated, "SIGTERM"),
             _ = self.int.recv() => Asked::Stop(Exit::Interrupted, "SIGINT"),
@@ -56,10 +71,12 @@ impl Signals {
         }
     }
 
-    /// The next one that asks to stop.
+    /// The next one that asks to stop, and does not belong to the one before.
     pub(super) async fn stop(&mut self) -> Exit {
         loop {
-            if let Asked::Stop(exit, _) = self.next().await {
+            if let Asked::Stop(exit, _) = self.any().await
+                && self.asked.is_none_or(|first| first.elapsed() >= SAME)
+            {
                 return exit;
             }
         }

@@ -146,7 +146,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let (plan, prices) = (plan(&args)?, prices(&args)?);
     // From here on: who waits for a pipe that nobody writes to is ended by a signal as any process is.
     watch_signals(&stop)?;
-    let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
+    let mut progress = Progress::slow(global.term, global.quiet);
     let mut runs = Vec::new();
     let (mut requests, mut elapsed_s) = (0u64, 0.0);
     for n in 0..args.seeds {
@@ -208,7 +208,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
 
 /// Seeds that draw everything.
 fn swarm(global: &Global, args: &Args, seeds: u64, stop: &Stop) -> Result<Exit> {
-    let mut progress = Progress::new(global.term, global.quiet || !global.term.err_tty);
+    let mut progress = Progress::slow(global.term, global.quiet);
     let (began, mut done) = (Instant::now(), Swarm::default());
     for n in 0..seeds {
         let seed = args.seed.wrapping_add(n);

@@ -8,8 +8,10 @@ use super::Format;
 use crate::cli::Global;
 use crate::cli::policy_file::{self, Kind};
 use crate::error::{Expected, Result};
+use crate::event::Stamped;
 use crate::exit::Exit;
 use crate::files;
+use crate::measure::RequestRow;
 use crate::policy::{Policy, sha256_hex};
 use crate::router::replay::{Entry, Header, JOURNAL_FORMAT, line, replay};
 use crate::router::{Engine, Output};
@@ -63,7 +65,7 @@ pub fn run(global: &Global, inputs: &Path, policy: Option<&Path>, format: Format
             at_least = Ts::ZERO;
             continue;
         }
-        let Some(engine) = &mut core else { return Err(broken(n, "the first line must say for which policy")) };
+        let Some(engine) = &mut core else { return Err(other_kind(inputs, &entry)) };
         // The last line of a journal that was cut off may be half a line.
         let entry: Entry = match serde_json::from_str(&entry) {
             Ok(entry) => entry,
@@ -124,6 +126,39 @@ fn finish(global: &Global, format: Format, played: &mut Played, text: &mut Strin
     match format {
         Format::Text => global.term.out(&format!("{told}\n")),
         Format::Json => global.term.err(&told),
+    }
+}
+
+/// The first line says for which policy; a file whose first line does not is another one, and is named as what it is.
+fn other_kind(inputs: &Path, first: &str) -> Expected {
+    let shown = printable(&inputs.display().to_string(), 300);
+    if serde_json::from_str::<Stamped>(first).is_ok() {
+        return Expected::usage(
+            format!("{shown} is the journal of a gateway; an input journal is needed here"),
+            format!(
+                "`llmfo serve --record-inputs FILE` writes one; `llmfo trace ID --journal {shown}` tells what is in this one"
+            ),
+        );
+    }
+    if serde_json::from_str::<RequestRow>(first).is_ok() {
+        return Expected::usage(
+            format!("{shown} is the list of a drill's requests; an input journal is needed here"),
+            "`llmfo serve --record-inputs FILE` writes one",
+        );
+    }
+    // A pipe cannot be read a second time.
+    let again = inputs.is_file().then(|| policy_file::read(inputs).ok()).flatten();
+    let known = again.and_then(|content| {
+        let policy_file::Content::Bytes(bytes) = content else { return None };
+        let (doc, _) = crate::spec::document::read(&shown, &bytes, &crate::spec::document::Limits::DEFAULT);
+        policy_file::named(&doc, &shown)
+    });
+    match known {
+        Some((what, step)) => Expected::usage(format!("{shown} is {what}; an input journal is needed here"), step),
+        None => Expected::usage(
+            format!("{shown} is no input journal: its first line does not say under which policy it was written"),
+            "name the file that `llmfo serve --record-inputs` has written, from its beginning",
+        ),
     }
 }
 

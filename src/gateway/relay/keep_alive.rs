@@ -16,6 +16,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep};
 
 use super::super::http::{Answer, Body};
+use super::reply::SHOULD_RETRY;
 
 /// An SSE comment in an event of its own.
 const COMMENT: &[u8] = b": keep-alive\n\n";
@@ -48,18 +49,21 @@ async fn as_stream(answer: Answer) -> Body {
     if answer.status().is_success() && streamed {
         return answer.into_body();
     }
+    // What the header can no longer say: a client that would not repeat the one must not repeat the other.
+    let repeat = answer.headers().get(SHOULD_RETRY).is_none_or(|said| said != "false");
     // All of these are documents of this gateway, in memory.
     let document = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let event = error_event(&document);
+    let event = error_event(&document, repeat);
     http_body_util::Full::new(event).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// An error document as the event that ends a stream. Nothing was delivered, so to send it again is safe.
-fn error_event(document: &[u8]) -> Bytes {
+/// An error document as the event that ends a stream. Nothing was delivered, so to send it again is safe, unless the document's
+/// own header says that it should not be done.
+fn error_event(document: &[u8], repeat: bool) -> Bytes {
     let mut said: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
     match said.get_mut("error").and_then(serde_json::Value::as_object_mut) {
         Some(error) => {
-            error.insert("retry_safe".to_owned(), true.into());
+            error.insert("retry_safe".to_owned(), repeat.into());
             error.insert("tool_calls_delivered".to_owned(), false.into());
         }
         None => said = serde_json::json!({ "error": { "type": "stream_broken", "message": "There is no answer." } }),
@@ -111,17 +115,17 @@ mod tests {
 
     #[test]
     fn an_error_document_is_one_event_that_says_what_it_said() {
-        let event = error_event(br#"{"error":{"type":"handoff","message":"line\nbreak"}}"#);
+        let event = error_event(br#"{"error":{"type":"overloaded","message":"line\nbreak"}}"#, true);
         let text = std::str::from_utf8(&event).unwrap();
         let data = text.strip_prefix("data: ").and_then(|t| t.strip_suffix("\n\n")).unwrap();
         assert!(!data.contains('\n'), "one event");
         let said: serde_json::Value = serde_json::from_str(data).unwrap();
-        assert_eq!(said["error"]["type"], "handoff");
+        assert_eq!(said["error"]["type"], "overloaded");
         assert_eq!(said["error"]["message"], "line\nbreak");
         assert_eq!(
             (&said["error"]["retry_safe"], &said["error"]["tool_calls_delivered"]),
             (&true.into(), &false.into())
         );
-        assert!(error_event(b"").starts_with(br#"data: {"error":{"#));
+        assert!(error_event(b"", true).starts_with(br#"data: {"error":{"#));
     }
 }

@@ -11,6 +11,9 @@ use crate::units::human;
 use crate::wire::ErrorObject;
 use crate::wire::error::error_body;
 
+/// Tells client libraries whether they should repeat a request by themselves.
+pub const SHOULD_RETRY: &str = "x-should-retry";
+
 /// One correlation id per conversation and turn; without a conversation, the request id.
 #[must_use]
 pub fn correlation(meta: &Meta) -> String {
@@ -123,7 +126,7 @@ fn sentence(mut text: String) -> String {
 /// 503 that a client library must not repeat by itself.
 fn final_refusal(body: bytes::Bytes) -> Answer {
     let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, body);
-    answer.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    answer.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     answer
 }
 
