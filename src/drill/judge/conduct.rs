@@ -44,6 +44,8 @@ pub(super) fn end_text(r: &RequestRow) -> String {
 pub(super) struct Conduct {
     /// Later than the deadline, of those that ended after the first injection began.
     pub(super) deadline: Checked,
+    /// Of the late ones, begun in an outage and without any answer, where the share that was declared excuses them.
+    pub(super) excused: usize,
     /// Not answered by anybody, of those that were under way at a cut with nothing delivered.
     pub(super) in_flight: Checked,
     /// Failed although the path was restored, of those that began then.
@@ -129,6 +131,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Conduct {
                 )
             };
             missed.push(what);
+            out.excused += usize::from(nothing && ev.window_at(case.from_ms[i]).is_some());
         } else if nothing {
             let code = match (ev.window_at(case.from_ms[i]), cut) {
                 (Some(_), _) if ev.stand_ins_healthy => "no_failover",
@@ -157,6 +160,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Conduct {
     out.deadline.broken = missed.len();
     // The route may declare a share that misses it; everything up to that is as declared.
     if !out.deadline.within(ev.declared.deadline_miss_rate) {
+        out.excused = 0;
         for what in missed {
             case.findings.add("deadline_missed", what);
         }

@@ -80,6 +80,22 @@ fn a_share_of_broken_answers_that_was_declared_is_none_too_many() {
     assert_eq!(broken(0.01), (Verdict::Fail, Kept::Fail, 1));
 }
 
+/// The same of requests that were late: one of 60 is 1.7 %.
+#[test]
+fn a_share_of_late_requests_that_was_declared_turns_no_row_red() {
+    let late = |allowed: f64| {
+        let mut ev = good();
+        ev.declared.deadline_miss_rate = allowed;
+        fail(&mut ev.requests[40], 4500.0);
+        ev.providers.retain(|p| p.conversation.as_deref() != Some("c40"));
+        let j = judge(&ev);
+        let red = |n: &str| row(&j, n).verdict == Kept::Fail;
+        (j.verdict, red("deadline_missed"), red("failed_before_commit"))
+    };
+    assert_eq!(late(0.02), (Verdict::Pass, false, false));
+    assert_eq!(late(0.01), (Verdict::Fail, true, true));
+}
+
 /// Two changes, 990 ms apart: what began before the last of them was acknowledged and was open after the first is under way.
 #[test]
 fn under_way_at_the_cut_is_the_same_in_table_finding_and_row() {

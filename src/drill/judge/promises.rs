@@ -129,7 +129,8 @@ fn of_recovery(case: &Case<'_>, r: &Recovery, conduct: &Conduct) -> Promise {
             "0".into(),
             r.failed_before_commit.to_string(),
             r.after_cut,
-            if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit == 0) },
+            // Later than the deadline, and within the share of those that was declared, is no failure here either.
+            if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit <= conduct.excused) },
         ),
     ];
     rows.extend(of_requests(case, conduct));
