@@ -143,7 +143,7 @@ pub struct GuardArgs {
     pub longest_s: u64,
 }
 
-/// Narrower than this the table of the promises breaks every cell into pieces: 18 rows would fill 60 lines.
+/// Narrower than this the table of the promises breaks every cell into pieces: 23 rows would fill 80 lines.
 const PROMISES_WIDTH: u16 = 130;
 
 /// Longest file with a key, in bytes.

@@ -26,8 +26,8 @@ const fn code(name: &'static str, weight: Weight, text: &'static str, rest: [&'s
     Code { name, weight, text, customer, cause, next }
 }
 
-/// What to look at where single requests say more than any rule.
-const CASES: &str = "report.md names the cases; what a gateway of yours decided about one is in its journal: llmfo trace REQUEST_ID --journal FILE";
+/// What to look at where single requests say more than any rule; a report names what there is of its own run instead.
+pub(super) const CASES: &str = "report.md names the cases. Of a gateway that the drill started: llmfo trace CONVERSATION/TURN --journal REPORT/journal.jsonl; of another one: its own log, by the request id that it answered with, or by x-llmfo-conversation and x-llmfo-turn, which every request carries";
 
 /// Findings, those with fixed places first.
 pub const CODES: &[Code] = &[
@@ -77,8 +77,8 @@ pub const CODES: &[Code] = &[
         "no useful text and no tool call within the deadline",
         [
             "The customer waited longer than was promised, or until the application gave up.",
-            "The limits of the attempts add up to more than the deadline, a silent target has no limit at all, or a queue holds requests that cannot be met.",
-            CASES,
+            "The limits of the attempts add up to more than the deadline (a stream that falls silent uses up `idle_timeout_ms` as well), a silent target has no limit at all, or a queue holds requests that cannot be met.",
+            "report.md names the cases and the limit that each ran into; `connect_timeout_ms`, `first_token_timeout_ms`, `idle_timeout_ms` and `answer_timeout_ms` must leave the next target time within `deadline_ms`",
         ],
     ),
     code(
@@ -137,7 +137,7 @@ pub const CODES: &[Code] = &[
         "a request that was under way at the cut, nothing of it delivered, was not answered by the stand-in",
         [
             "A customer who had asked just before the outage got an error, although nothing had been shown yet.",
-            "The gateway fails over on connect errors only, and not when an open connection goes silent or breaks before the first text.",
+            "The gateway fails over on connect errors only, and not when an open connection goes silent or breaks before the first text; or the silence lasted so long (`idle_timeout_ms`) that the deadline was over.",
             CASES,
         ],
     ),
@@ -288,7 +288,7 @@ pub const CODES: &[Code] = &[
         [
             "Each such dial is a customer who waited for a provider that was known to be gone.",
             "The breaker is per process or per connection and opens many times, or requests pass it while it is open.",
-            "the gateway's journal shows each dial with its reason: llmfo trace REQUEST_ID --journal FILE",
+            "the journal shows each dial with its reason: llmfo trace CONVERSATION/TURN --journal REPORT/journal.jsonl",
         ],
     ),
     code(

@@ -220,8 +220,19 @@ pub fn compile(drill: &DrillFile, topology: &Topology, policy: &Policy, see: Opt
         Expected::nothing(format!("drill {}: {what}", drill.name), format!("there are: {}", known.join(", ")))
     };
     let Some(route) = policy.route_named(&drill.route) else {
-        let known = policy.routes.iter().map(|r| r.name.clone()).collect();
-        return Err(nothing(format!("the policy has no route {}", drill.route), known));
+        let known: Vec<&str> = policy.routes.iter().map(|r| r.name.as_str()).collect();
+        let built_in = super::library::built_in().any(|a| a.name() == drill.name);
+        let copy = match built_in {
+            true => format!(
+                "take a copy of the drill (`llmfo drill show {} > my-drill.yaml`), change its `route:`, and run ./my-drill.yaml",
+                drill.name
+            ),
+            false => "change `route:` in the drill file".into(),
+        };
+        return Err(Expected::nothing(
+            format!("drill {}: the policy has no route {}", drill.name, drill.route),
+            format!("there are: {}; {copy}", known.join(", ")),
+        ));
     };
     let all = paths(topology);
     let mut rounds = Vec::new();
@@ -333,7 +344,7 @@ fn declared(
         return Err(Expected::nothing(
             format!("drill {name}: route {} never uses {}", route.name, broken.join(", ")),
             format!(
-                "name the target that dials the lab's provider {} so (or add it to the route); targets of the policy now: {}. docs/drill.md, \"What your gateway must offer\", has a policy that works",
+                "name the target that dials the lab's provider {} so (or add it to the route); targets of the policy now: {}. docs/drill.md, \"A policy that works\", has one that does",
                 broken.join(", "),
                 known.join(", ")
             ),

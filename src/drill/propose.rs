@@ -4,6 +4,7 @@
 
 use super::evidence::{Evidence, PolicyOf};
 use super::judge::Judgement;
+use super::verdict::Verdict;
 use crate::measure::{End, Spread};
 
 /// A limit is called loose when it is more than this many times the 95th percentile of what it limits.
@@ -27,8 +28,9 @@ fn round_up(ms: f64) -> f64 {
 #[must_use]
 pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let mut out = Vec::new();
-    // Changes to a policy that is not the gateway's would change nothing, and a part of a run measures nothing.
-    if ev.policy_of == PolicyOf::Lab || ev.ended_by_hand() {
+    // Changes to a policy that is not the gateway's would change nothing; a part of a run, or one that says nothing, measures
+    // nothing.
+    if ev.policy_of == PolicyOf::Lab || ev.ended_by_hand() || j.verdict == Verdict::Invalid {
         return out;
     }
     // Where the policy itself lets nobody stand in, no threshold mends it.
@@ -50,6 +52,7 @@ pub fn propose(ev: &Evidence, j: &Judgement) -> Vec<String> {
 pub fn nothing(ev: &Evidence) -> &'static str {
     match ev.policy_of {
         _ if ev.ended_by_hand() => "none, because the run was ended before it had measured anything whole",
+        _ if ev.windows.is_empty() => "none, because nothing was broken",
         PolicyOf::Gateway => "nothing to propose from what was measured",
         PolicyOf::Lab => "none, because the policy of this gateway is not known: give it with --policy",
     }
@@ -158,12 +161,15 @@ mod tests {
             ev.requests.push(request(&format!("c{n}"), 1, f64::from(n) * 100.0));
             ev.providers.push(seen("local-b", &ev.requests[n as usize]));
         }
-        let got = propose(&ev, &judge(&ev));
+        // A run that broke something and is no INVALID one.
+        ev.windows.push(crate::drill::evidence::Window::default());
+        let judged = |ev: &Evidence| Judgement { verdict: Verdict::Pass, ..judge(ev) };
+        let got = propose(&ev, &judged(&ev));
         assert_eq!(got.len(), 1);
         assert!(got[0].contains("first_token_timeout_ms 1000 could be 250"), "{got:?}");
         assert!(got[0].ends_with("(measured on the lab's scripted providers: not for a real model)"), "{got:?}");
         ev.policy_of = PolicyOf::Lab;
-        assert_eq!(propose(&ev, &judge(&ev)), Vec::<String>::new());
+        assert_eq!(propose(&ev, &judged(&ev)), Vec::<String>::new());
         assert!(nothing(&ev).contains("--policy"));
     }
 }

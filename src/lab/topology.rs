@@ -125,6 +125,50 @@ pub struct UpEntry {
 }
 
 impl Topology {
+    /// What every embedded lab has, by name alone: what does not fit is told before a lab is started.
+    #[must_use]
+    pub fn names() -> Topology {
+        let none = String::new;
+        let provider = |(region, name): &(&str, &str)| ProviderAt {
+            name: (*name).into(),
+            region: (*region).into(),
+            proxy: format!("{region}.{name}"),
+            proxied_url: none(),
+            direct_url: none(),
+        };
+        let dependency = |region: &str, role: &str| DependencyAt {
+            role: role.into(),
+            region: region.into(),
+            proxy: format!("{region}.{role}"),
+            proxied_url: none(),
+            direct_url: none(),
+        };
+        let entry = |(region, _): &(&str, &str)| EntryAt {
+            name: (*region).into(),
+            region: (*region).into(),
+            proxy: format!("entry.{region}"),
+            url: none(),
+            listen: none(),
+            admin: none(),
+        };
+        let below = |(region, _): &(&'static str, &str)| {
+            let region = *region;
+            super::dependency::ROLES.iter().map(move |role| dependency(region, role))
+        };
+        Topology {
+            format: FORMAT,
+            dir: none(),
+            policy: none(),
+            toxiproxy: none(),
+            embedded: true,
+            regions: REGIONS.iter().map(|(region, _)| (*region).into()).collect(),
+            providers: REGIONS.iter().map(provider).collect(),
+            dependencies: REGIONS.iter().flat_map(below).collect(),
+            tickets: TicketsAt { url: none() },
+            entries: REGIONS.iter().map(entry).collect(),
+        }
+    }
+
     /// The line for `lab up`.
     #[must_use]
     pub fn up_line(&self, pid: u32, admin: &str) -> UpLine {

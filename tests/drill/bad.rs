@@ -15,6 +15,17 @@ fn judged(mode: &str, name: &str, exit: i32, verdict: &str, code: &str) {
     assert_eq!((got, text.lines().last()), (exit, Some(verdict)));
     assert!(codes(&summary).contains(&code), "{:?}", codes(&summary));
     assert_eq!(summary["cleanup"], "clean");
+    // No promise reads well beside a finding of its kind.
+    if let Some((promise, row)) = llmfo::drill::judge::held::row_of(code) {
+        let promise = &summary["promises"][promise];
+        let rows = promise["rows"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["name"] == row).unwrap();
+        assert_eq!((promise["verdict"].as_str(), row["verdict"].as_str()), (Some("fail"), Some("fail")), "{promise}");
+    }
+    // This gateway keeps no journal that anybody could look into.
+    for line in summary["why"].as_array().unwrap() {
+        assert!(!line.as_str().unwrap().contains("journal"), "{line}");
+    }
 }
 
 #[test]

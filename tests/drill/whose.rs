@@ -67,6 +67,7 @@ fn what_is_not_the_labs_is_refused_before_the_first_request() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!((exit, text.as_str()), (2, ""), "{said}");
     assert!(said.contains(&format!("vendor ({})", b.url())), "{said}");
+    assert!(!said.contains("starting the lab"), "{said}");
 
     let (_lab, up) = Proc::start(LLMFO, &["lab", "up", "--exit-with-stdin"], dir.path());
     let path = policy(dir.path(), &a.url(), &b.url(), |p| p);

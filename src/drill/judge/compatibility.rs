@@ -26,10 +26,24 @@ pub struct Checked {
     pub broken: usize,
 }
 
+impl Checked {
+    /// True if no greater share of them than this is broken.
+    #[must_use]
+    pub fn within(self, share: f64) -> bool {
+        self.n == 0 || self.broken as f64 / self.n as f64 <= share
+    }
+
+    /// One more.
+    pub(super) fn count(&mut self, broken: bool) {
+        self.n += 1;
+        self.broken += usize::from(broken);
+    }
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compatibility {
-    /// By invariant.
+    /// By invariant; beside them `one_answer`, `honest_end` and `duplicate_effects`, which no declared share excuses.
     pub checked: BTreeMap<String, Checked>,
     /// Most turns or tool results that the client knew and the next provider did not receive.
     pub context_loss_turns: u64,
@@ -84,6 +98,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
     // An answer that is not whole, or not one answer, is a finding of its own: it would turn these rows red as well.
     let one_whole_answer = |i: usize| matches!(case.truths[i], Truth::Whole(_));
     let checked: Vec<(usize, &RequestRow)> = rows.iter().copied().filter(|(i, _)| one_whole_answer(*i)).collect();
+    let mut found: Vec<(&str, String)> = Vec::new();
     for (i, r) in checked {
         for (invariant, finding, _) in INVARIANTS {
             if !r.checked.iter().any(|c| c == invariant) {
@@ -96,7 +111,16 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
             if broken {
                 let by = case.author(i).map_or("unknown", |p| p.provider.as_str());
                 let text = format!("{} ({}, {}), answered by {by}", case.name_of(i), r.intent, r.kind);
-                case.findings.add(finding, text);
+                found.push((finding, text));
+            }
+        }
+    }
+    // The route may declare a share of answers that breaks one; everything up to that is as declared.
+    let allowed = case.ev.declared.invariant_violation_rate;
+    for (invariant, finding, _) in INVARIANTS {
+        if !out.checked.get(*invariant).is_none_or(|k| k.within(allowed)) {
+            for (_, text) in found.iter().filter(|(of, _)| of == finding) {
+                case.findings.add(finding, text.clone());
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::answers::Truth;
+use super::compatibility::{Checked, Compatibility};
 use super::{Case, PhaseFacts};
 use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::verdict::{Finding, Weight};
@@ -38,14 +39,62 @@ pub(super) fn end_text(r: &RequestRow) -> String {
     format!("{end}{status}{code}{own}")
 }
 
-pub(super) fn check(case: &mut Case<'_>) {
+/// What rows of the promises say of how requests were treated: of how many, and of these how many badly.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Conduct {
+    /// Later than the deadline, of those that ended after the first injection began.
+    pub(super) deadline: Checked,
+    /// Of the late ones, begun in an outage and without any answer, where the share that was declared excuses them.
+    pub(super) excused: usize,
+    /// Not answered by anybody, of those that were under way at a cut with nothing delivered.
+    pub(super) in_flight: Checked,
+    /// Failed although the path was restored, of those that began then.
+    pub(super) after_restore: Checked,
+    /// Pieces of two attempts, or text or calls that no provider wrote, of all that received anything.
+    one_answer: Checked,
+    /// An end that is not that of the answer, of all that received anything.
+    honest_end: Checked,
+}
+
+impl Conduct {
+    /// Lays what no share excuses beside the invariants, so that the rate of violations counts it too.
+    pub(super) fn lay_beside(&self, c: &mut Compatibility, duplicates: usize, effects: usize) {
+        let twice = Checked { n: effects, broken: duplicates };
+        for (name, checked) in
+            [("one_answer", self.one_answer), ("honest_end", self.honest_end), ("duplicate_effects", twice)]
+        {
+            c.checked.insert(name.into(), checked);
+        }
+    }
+}
+
+/// Which of these an answer was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seemed {
+    /// Nothing is wrong with what it says of itself.
+    Itself,
+    /// Not one provider's own words and calls.
+    Another,
+    /// Its end is not its own.
+    Ended,
+}
+
+pub(super) fn check(case: &mut Case<'_>) -> Conduct {
     let ev = case.ev;
+    let mut out = Conduct::default();
     let first = ev.first_injection_ms();
     let rows: Vec<(usize, &RequestRow)> = case.counted().collect();
-    let after = rows.iter().filter(|(_, r)| r.ended_ms >= first).count();
     let mut missed = Vec::new();
     for (i, r) in rows {
-        truth_of(case, i, r);
+        let seemed = truth_of(case, i, r);
+        let broken = broken_off(case, i, r);
+        for text in &broken {
+            case.findings.add("uncontrolled_break", text.clone());
+        }
+        if case.truths[i] != Truth::Nothing || seemed != Seemed::Itself || !broken.is_empty() {
+            out.one_answer.count(seemed == Seemed::Another);
+            out.honest_end.count(seemed == Seemed::Ended || !broken.is_empty());
+        }
         if r.ended_ms < first {
             continue;
         }
@@ -58,24 +107,40 @@ pub(super) fn check(case: &mut Case<'_>) {
             None => waited >= ev.declared.deadline_ms,
         };
         let name = case.name_of(i);
-        if late || (r.end == End::GaveUp && !entry_broken) {
+        let nothing = r.committed_ms.is_none() && !taken_for_whole(r);
+        let cut = case.cut_of(i);
+        if cut.is_some_and(|w| r.committed_ms.is_none_or(|at| at >= w.injecting_ms)) && !(entry_broken && nothing) {
+            out.in_flight.count(nothing);
+        }
+        if cut.is_none() && ev.window_at(case.from_ms[i]).is_none() {
+            out.after_restore.n += 1;
+        }
+        out.deadline.n += 1;
+        // Nothing delivered at the cut and nothing after it is what `lost_in_flight` says, however long it took to say so.
+        let lost = nothing && cut.is_some();
+        if (late && !lost) || (r.end == End::GaveUp && !entry_broken && !lost) {
             let what = if r.committed_ms.is_some() && !late {
                 format!("{name}: text had begun, then silence without an end until the client gave up")
             } else {
-                format!("{name}: {} after {:.0} ms, deadline {:.0} ms", end_text(r), waited, ev.declared.deadline_ms)
+                let told = limits_met(ev, r);
+                format!(
+                    "{name}: {} after {:.0} ms, deadline {:.0} ms{told}",
+                    end_text(r),
+                    waited,
+                    ev.declared.deadline_ms
+                )
             };
             missed.push(what);
-        } else if r.committed_ms.is_none() && !taken_for_whole(r) {
-            let begun = case.from_ms[i];
-            // It began before an injection was acknowledged, and met it.
-            let met_a_cut = ev.windows.iter().any(|w| begun < w.injected_ms && r.ended_ms > w.injecting_ms);
-            let code = match ev.window_at(begun) {
-                Some(_) if ev.stand_ins_healthy => "no_failover",
-                Some(_) => "stand_in_down",
-                None if met_a_cut && entry_broken => continue,
-                None if met_a_cut => "lost_in_flight",
-                None => "failed_after_restore",
+            out.excused += usize::from(nothing && ev.window_at(case.from_ms[i]).is_some());
+        } else if nothing {
+            let code = match (ev.window_at(case.from_ms[i]), cut) {
+                (Some(_), _) if ev.stand_ins_healthy => "no_failover",
+                (Some(_), _) => "stand_in_down",
+                (None, Some(_)) if entry_broken => continue,
+                (None, Some(_)) => "lost_in_flight",
+                (None, None) => "failed_after_restore",
             };
+            out.after_restore.broken += usize::from(code == "failed_after_restore");
             let gone = gone_since(ev, &r.entry).filter(|since| r.end == End::ConnectFailed && r.started_ms >= *since);
             let text = match gone {
                 Some(since) => format!(
@@ -83,23 +148,54 @@ pub(super) fn check(case: &mut Case<'_>) {
                     r.entry,
                     since / 1e3
                 ),
-                None => format!("{name}: {} after {:.0} ms{}", end_text(r), waited, unheld(r)),
+                None => {
+                    let limit = ev.declared.deadline_ms;
+                    let late = if late { format!(", deadline {limit:.0} ms") } else { String::new() };
+                    format!("{name}: {} after {:.0} ms{late}{}{}", end_text(r), waited, limits_met(ev, r), unheld(r))
+                }
             };
             case.findings.add(code, text);
         }
-        if r.committed_ms.is_some() && r.end == End::Cut && !entry_broken {
-            case.findings.add("uncontrolled_break", format!("{name}: the connection was cut after the text had begun"));
-        }
-        if r.error_events > 1 {
-            case.findings.add("uncontrolled_break", format!("{name}: {} error events", r.error_events));
-        }
     }
+    out.deadline.broken = missed.len();
     // The route may declare a share that misses it; everything up to that is as declared.
-    if missed.len() as f64 > ev.declared.deadline_miss_rate * after as f64 {
+    if !out.deadline.within(ev.declared.deadline_miss_rate) {
+        out.excused = 0;
         for what in missed {
             case.findings.add("deadline_missed", what);
         }
     }
+    out
+}
+
+/// How a stream that broke after its first text ended otherwise than by one error event.
+fn broken_off(case: &Case<'_>, i: usize, r: &RequestRow) -> Vec<String> {
+    let ev = case.ev;
+    let mut out = Vec::new();
+    if r.ended_ms < ev.first_injection_ms() {
+        return out;
+    }
+    let window = ev.windows.iter().rev().find(|w| w.injecting_ms <= r.ended_ms);
+    if r.committed_ms.is_some() && r.end == End::Cut && !window.is_some_and(|w| w.breaks_entry(&r.entry)) {
+        out.push(format!("{}: the connection was cut after the text had begun", case.name_of(i)));
+    }
+    if r.error_events > 1 {
+        out.push(format!("{}: {} error events", case.name_of(i), r.error_events));
+    }
+    out
+}
+
+/// Which limits its attempts ran into, where the gateway left an account of them.
+fn limits_met(ev: &Evidence, r: &RequestRow) -> String {
+    let tried = ev.decision(r).map(|d| d.record.attempts.as_slice()).unwrap_or_default();
+    let ran_out = tried.iter().filter(|a| a.reason.ends_with("_timeout"));
+    ran_out
+        .take(3)
+        .map(|a| {
+            let (target, reason) = (printable(&a.target, 60), printable(&a.reason, 40));
+            format!("; {target} ended by {reason} after {:.0} ms", a.ended_ms - a.dialled_ms)
+        })
+        .collect()
 }
 
 /// Why nobody could stand in any more for a request that had nothing of use, if its gateway gave that away.
@@ -113,28 +209,29 @@ fn unheld(r: &RequestRow) -> &'static str {
 }
 
 /// What the end and the text say together.
-fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) {
+fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) -> Seemed {
     let name = case.name_of(i);
     let truth = case.truths[i];
     match truth {
         Truth::Spliced => {
             let text = printable(&r.text, 60);
             case.findings.add("spliced_answer", format!("{name}: \"{text}\" holds pieces of two attempts"));
-            return;
+            return Seemed::Another;
         }
         Truth::Invented => {
             let text = printable(&r.text, 60);
             case.findings.add("invented_text", format!("{name}: \"{text}\" was written by no provider"));
-            return;
+            return Seemed::Another;
         }
         Truth::AlteredCall => {
             case.findings.add("altered_call", name);
-            return;
+            return Seemed::Another;
         }
         Truth::Nothing | Truth::Part(_) | Truth::Whole(_) => {}
     }
     if r.end == End::CleanWithoutFinish {
         case.findings.add("truncated_as_success", format!("{name}: a clean end, without [DONE] and without a finish"));
+        return Seemed::Ended;
     } else if r.end == End::Complete && !matches!(truth, Truth::Whole(_)) {
         let (got, whole) = (r.text.chars().count(), longest(case, i));
         let finish = r.finish_reason.as_deref().map_or_else(|| "[DONE]".into(), |f| printable(f, 20));
@@ -142,14 +239,20 @@ fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) {
             "truncated_as_success",
             format!("{name}: ended as whole ({finish}) after {got} of {whole} characters"),
         );
+        return Seemed::Ended;
     } else if matches!(r.end, End::ErrorEvent | End::Cut) {
+        let finish = r.finish_reason.is_some() && matches!(truth, Truth::Part(_));
         if r.done_marker {
             case.findings.add("forged_end", format!("{name}: [DONE] beside a broken answer"));
         }
-        if r.finish_reason.is_some() && matches!(truth, Truth::Part(_)) {
+        if finish {
             case.findings.add("forged_end", format!("{name}: a finish reason although the answer is not whole"));
         }
+        if r.done_marker || finish {
+            return Seemed::Ended;
+        }
     }
+    Seemed::Itself
 }
 
 /// Harm that is proven although the lab was lost: by what it had recorded up to a known moment, or by the client's own rows.
@@ -225,6 +328,11 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
         match (case.author(i), case.truths[i], r.end) {
             (Some(p), Truth::Whole(_), End::Complete) => {
                 *facts.answered_by.entry(p.provider.clone()).or_default() += 1;
+                // Begun while it was broken, and answered by it all the same: it was asked once it was there again.
+                let restored = case.ev.window_at(case.from_ms[i]).map(|w| w.restoring_ms);
+                if case.is_broken(&p.provider) && restored.is_some_and(|at| p.arrived_ms >= at) {
+                    *facts.answered_after_restore.entry(p.provider.clone()).or_default() += 1;
+                }
             }
             _ => facts.failed += 1,
         }

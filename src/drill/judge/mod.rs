@@ -5,6 +5,7 @@
 pub mod answers;
 mod compatibility;
 mod conduct;
+pub mod held;
 mod independence;
 mod promises;
 mod recovery;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::{Evidence, GatewayTimings};
+use super::evidence::{Evidence, GatewayTimings, Window};
 use super::spoilt::{Reason, Spoilt};
 use super::verdict::{Finding, Findings, Kept, Promise, Verdict, Weight};
 use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
@@ -29,8 +30,9 @@ pub use streams::CutStreams;
 #[cfg(test)]
 pub(crate) use crate::measure::trace::tests as hand;
 
-/// The requests that were open when an injection began, as a phase of their own: what became of them is the fault's doing,
-/// and says nothing about the state before it.
+/// The requests that were under way at a cut, as a phase of their own: begun before the injection was acknowledged, and not
+/// over when it began. What became of them is the fault's doing, and says nothing about the state before it. Those that begin
+/// between the first change and the acknowledgement of the last belong here: the outage has not begun, and they meet it.
 pub const UNDER_WAY: &str = "under_way_at_cut";
 
 /// Requests of one phase, by who answered them.
@@ -42,6 +44,9 @@ pub struct PhaseFacts {
     pub failed: usize,
     /// Whole answers by provider.
     pub answered_by: BTreeMap<String, usize>,
+    /// Of these, begun in the outage and answered by a provider that was broken then, once it was restored.
+    #[serde(default)]
+    pub answered_after_restore: BTreeMap<String, usize>,
     /// Time to useful text.
     pub useful_text_ms: Spread,
     /// Requests that providers received for each client request, mean.
@@ -75,8 +80,7 @@ pub struct Judgement {
     pub duplicate_effects: usize,
     /// Most requests that waited at once.
     pub queue_max: usize,
-    /// Phases: `steady`, `under_way_at_cut` (begun in the steady state or a recovery, and open when the next injection
-    /// began), `inject` (begun before the injection was acknowledged), `outage`, `recovery`.
+    /// Phases: `steady`, `under_way_at_cut` (see [`UNDER_WAY`]), `outage`, `recovery`.
     pub phases: BTreeMap<String, PhaseFacts>,
     /// Requests that ended without a word because the path in front of their own gateway broke under them.
     pub with_their_gateway: usize,
@@ -141,28 +145,25 @@ impl<'a> Case<'a> {
 
     /// The phase that a request is counted in.
     pub(crate) fn phase_of_request(&self, request: usize) -> &'static str {
-        let (from, until) = (self.from_ms[request], self.ev.requests[request].ended_ms);
-        match self.phase_of(from) {
-            "steady" | "recovery"
-                if self.ev.windows.iter().any(|w| from < w.injecting_ms && until >= w.injecting_ms) =>
-            {
-                UNDER_WAY
-            }
-            phase => phase,
-        }
-    }
-
-    /// The name of the phase in which a request started.
-    fn phase_of(&self, at_ms: f64) -> &'static str {
-        if at_ms < self.ev.first_injection_ms() {
-            "steady"
-        } else if self.ev.window_at(at_ms).is_some() {
+        let from = self.from_ms[request];
+        if self.ev.window_at(from).is_some() {
             "outage"
-        } else if self.ev.windows.iter().any(|w| at_ms >= w.injecting_ms && at_ms < w.injected_ms) {
-            "inject"
+        } else if self.cut_of(request).is_some() {
+            UNDER_WAY
+        } else if from < self.ev.first_injection_ms() {
+            "steady"
         } else {
             "recovery"
         }
+    }
+
+    /// The cut at which a request was under way, in the one meaning that table, finding and row share.
+    pub(crate) fn cut_of(&self, request: usize) -> Option<&'a Window> {
+        let (from, until) = (self.from_ms[request], self.ev.requests[request].ended_ms);
+        if self.ev.window_at(from).is_some() {
+            return None;
+        }
+        self.ev.windows.iter().find(|w| from < w.injected_ms && until >= w.injecting_ms)
     }
 }
 
@@ -171,27 +172,20 @@ impl<'a> Case<'a> {
 pub fn judge(ev: &Evidence) -> Judgement {
     let mut case = Case::new(ev);
     validity::check(&mut case);
-    conduct::check(&mut case);
+    let conduct = conduct::check(&mut case);
     let cut_streams = streams::check(&mut case);
     let recovery = recovery::check(&mut case);
-    let compatibility = compatibility::check(&mut case);
+    let mut compatibility = compatibility::check(&mut case);
     let independence = independence::check(&mut case);
     let (duplicate_effects, attempts) = (conduct::duplicates(&mut case), conduct::attempts(&mut case));
+    conduct.lay_beside(&mut compatibility, duplicate_effects, ev.effects.len());
     let queue_max = crate::measure::queue_max(&ev.requests, &ev.providers, &case.trace);
     let useful_text_ms = conduct::useful_text(&case, "outage");
     validity::samples(&mut case, &cut_streams, &recovery);
     validity::purpose(&mut case, &cut_streams, &recovery);
     promises::limits(&mut case, &useful_text_ms, queue_max);
-    let promises = promises::all(
-        &case,
-        &recovery,
-        &compatibility,
-        &independence,
-        &useful_text_ms,
-        queue_max,
-        attempts,
-        duplicate_effects,
-    );
+    let promises =
+        promises::all(&case, &recovery, &compatibility, &independence, &conduct, &useful_text_ms, queue_max, attempts);
     let gateway_attempts = ev.requests.iter().filter_map(|r| r.gateway_attempts).max();
     let judgement = Judgement {
         verdict: case.findings.verdict(ev.aborted.is_some()),
@@ -212,7 +206,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         findings: case.findings.sorted(),
     };
     let judgement = valid_alone(judgement);
-    match (ev.spoils.for_good(), ev.spoils.stood_still()) {
+    let judgement = match (ev.spoils.for_good(), ev.spoils.stood_still()) {
         (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
         (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
         (None, _) if ev.ended_by_hand() => half(judgement),
@@ -221,7 +215,8 @@ pub fn judge(ev: &Evidence) -> Judgement {
             unjudged(slow, Vec::new(), judgement)
         }
         (None, _) => judgement,
-    }
+    };
+    held::shown(judgement)
 }
 
 /// A run that says nothing about the gateway has no row that reads as if it did, whatever else was found.
@@ -301,6 +296,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 mod blink_tests;
 #[cfg(test)]
 mod count_tests;
+#[cfg(test)]
+mod held_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::compatibility::INVARIANTS;
+use super::compatibility::{Checked, INVARIANTS};
+use super::conduct::Conduct;
 use super::recovery::{BOUND_SHARE, LIMITS_UNKNOWN, OVERHEAD_MS};
 use super::{Case, Compatibility, Independence, Recovery, hit};
 use crate::drill::evidence::PolicyOf;
@@ -61,14 +62,14 @@ pub(super) fn all(
     recovery: &Recovery,
     compatibility: &Compatibility,
     independence: &Independence,
+    conduct: &Conduct,
     useful_text: &Spread,
     queue_max: usize,
     attempts: u32,
-    duplicates: usize,
 ) -> Vec<Promise> {
     let mut all = vec![
-        of_recovery(case, recovery),
-        of_compatibility(case, compatibility, duplicates),
+        of_recovery(case, recovery, conduct),
+        of_compatibility(case, compatibility),
         of_capacity(case, compatibility, useful_text, queue_max, attempts),
         of_independence(case, independence),
     ];
@@ -85,7 +86,7 @@ pub(super) fn all(
     all
 }
 
-fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
+fn of_recovery(case: &Case<'_>, r: &Recovery, conduct: &Conduct) -> Promise {
     let declared = case.ev.declared.recovery_ms;
     let worst = r.worst();
     let total = worst.and_then(|w| w.rto.total_ms());
@@ -128,9 +129,11 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
             "0".into(),
             r.failed_before_commit.to_string(),
             r.after_cut,
-            if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit == 0) },
+            // Later than the deadline, and within the share of those that was declared, is no failure here either.
+            if r.after_cut == 0 { Kept::NotJudged } else { Kept::when(r.failed_before_commit <= conduct.excused) },
         ),
     ];
+    rows.extend(of_requests(case, conduct));
     let b = &r.bound;
     if case.ev.windows.iter().any(|w| w.dead()) {
         let share = b.within as f64 / b.n.max(1) as f64;
@@ -164,15 +167,58 @@ fn of_recovery(case: &Case<'_>, r: &Recovery) -> Promise {
     all
 }
 
-fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Promise {
+/// What became of requests one by one, beside the times.
+fn of_requests(case: &Case<'_>, conduct: &Conduct) -> [Row; 3] {
+    let most = case.ev.declared.deadline_miss_rate;
+    let late = conduct.deadline;
+    let none = |k: Checked| Kept::when(k.broken == 0);
+    let of = |name: &str, what: &str, declared: String, k: Checked, verdict: Kept| {
+        row(name, what, declared, k.broken.to_string(), k.n, verdict)
+    };
+    [
+        of(
+            "deadline_missed",
+            "requests later than the deadline, or given up",
+            if most == 0.0 { "0".into() } else { format!("≤ {:.1} %", most * 100.0) },
+            late,
+            Kept::when(late.within(most)),
+        ),
+        of(
+            "lost_in_flight",
+            "requests under way at the cut, nothing of them delivered, that nobody answered",
+            "0".into(),
+            conduct.in_flight,
+            none(conduct.in_flight),
+        ),
+        of(
+            "failed_after_restore",
+            "requests that failed although the path was restored",
+            "0".into(),
+            conduct.after_restore,
+            none(conduct.after_restore),
+        ),
+    ]
+}
+
+/// Rows of what no declared share excuses.
+const NEVER: [(&str, &str); 2] = [
+    ("one_answer", "answers in one provider's own words and calls (none spliced, invented or altered)"),
+    ("honest_end", "answers that end as what they are (a broken one by one error event, none dressed up as whole)"),
+];
+
+fn of_compatibility(case: &Case<'_>, c: &Compatibility) -> Promise {
     let allowed = case.ev.declared.invariant_violation_rate;
     let mut rows = Vec::new();
     for (name, _, what) in INVARIANTS {
         let k = c.checked.get(*name).copied().unwrap_or_default();
-        let rate = if k.n == 0 { 0.0 } else { k.broken as f64 / k.n as f64 };
-        let verdict = if k.n == 0 { Kept::NotJudged } else { Kept::when(rate <= allowed) };
+        let verdict = if k.n == 0 { Kept::NotJudged } else { Kept::when(k.within(allowed)) };
         let declared = if allowed == 0.0 { "all".into() } else { format!("≥ {:.1} %", (1.0 - allowed) * 100.0) };
         rows.push(row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict));
+    }
+    for (name, what) in NEVER {
+        let k = c.checked.get(name).copied().unwrap_or_default();
+        let kept = format!("{} of {}", k.n - k.broken, k.n);
+        rows.push(row(name, what, "all".into(), kept, k.n, Kept::when(k.broken == 0)));
     }
     let looked_at: usize = c.context_loss_by_intent.values().map(|(_, n)| n).sum();
     let lost = case.ev.declared.context_loss_turns;
@@ -188,6 +234,7 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility, duplicates: usize) -> Pr
         looked_at,
         context,
     ));
+    let duplicates = c.checked.get("duplicate_effects").map_or(0, |k| k.broken);
     rows.push(row(
         "duplicate_effects",
         "business actions done twice",

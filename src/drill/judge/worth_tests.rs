@@ -243,7 +243,10 @@ fn harm_that_was_proven_before_the_lab_was_lost_stays_harm() {
     ev.requests[30].end = End::ErrorEvent;
     let j = judge(&ev);
     assert_eq!((codes(&j), j.verdict), (vec!["forged_end", "lab_lost"], Verdict::Fail));
-    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict == Kept::NotJudged));
+    // The row of what was proven is red, with the one case that was; no other row is judged.
+    let (red, others): (Vec<_>, Vec<_>) = j.promises.iter().flat_map(|p| &p.rows).partition(|r| r.name == "honest_end");
+    assert_eq!((red[0].verdict, red[0].measured.as_str()), (Kept::Fail, "1 case of forged_end proven"));
+    assert!(others.iter().all(|r| r.verdict == Kept::NotJudged));
 }
 
 /// docs/policy.md: an objective that is absent is not judged. It is not held to zero.

@@ -8,7 +8,7 @@ mod why;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, PolicyOf};
-use super::judge::{Judgement, UNDER_WAY};
+use super::judge::{Judgement, PhaseFacts, UNDER_WAY};
 use super::verdict::{Cleanup, Kept, Row, Verdict};
 
 pub use markdown::markdown;
@@ -239,15 +239,11 @@ pub fn closing(ev: &Evidence, j: &Judgement) -> String {
 pub fn phase_table(j: &Judgement) -> Table {
     let ms = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0} ms"));
     let mut rows = Vec::new();
-    for (phase, name) in [
-        ("steady", "steady"),
-        (UNDER_WAY, "under way at the cut"),
-        ("inject", "inject"),
-        ("outage", "outage"),
-        ("recovery", "recovery"),
-    ] {
+    for (phase, name) in
+        [("steady", "steady"), (UNDER_WAY, "under way at the cut"), ("outage", "outage"), ("recovery", "recovery")]
+    {
         let Some(f) = j.phases.get(phase) else { continue };
-        let by: Vec<String> = f.answered_by.iter().map(|(p, n)| format!("{p} {n}")).collect();
+        let by: Vec<String> = f.answered_by.iter().map(|(p, n)| answered(f, p, *n)).collect();
         rows.push(vec![
             name.into(),
             f.requests.to_string(),
@@ -268,6 +264,15 @@ pub fn phase_table(j: &Judgement) -> Table {
         "provider requests per request",
     ];
     Table { head, rows }
+}
+
+/// `local-a 12 (after the restore)`: a request that waits through the outage is counted where it began.
+fn answered(f: &PhaseFacts, provider: &str, n: usize) -> String {
+    match f.answered_after_restore.get(provider).copied().unwrap_or(0) {
+        0 => format!("{provider} {n}"),
+        late if late == n => format!("{provider} {n} (after the restore)"),
+        late => format!("{provider} {n} ({late} of them after the restore)"),
+    }
 }
 
 /// Where streams were cut and what became of them.

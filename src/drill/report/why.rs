@@ -28,7 +28,7 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
         Verdict::Fail if j.findings.iter().any(|f| f.weight == Weight::Harm) => Weight::Harm,
         Verdict::Fail => Weight::Failure,
     };
-    let Some(first) = j.findings.iter().find(|f| f.weight == decides) else { return Vec::new() };
+    let Some(first) = gravest(&j.findings, decides) else { return Vec::new() };
     let more = match j.findings.iter().filter(|f| f.weight == decides).count() - 1 {
         0 => String::new(),
         n => format!(" (and {n} more above)"),
@@ -37,6 +37,40 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
     let mut out = vec![format!("why: {}: {}{example}{more}", first.code, first.text)];
     out.extend(next(ev, j, first).map(|step| format!("next: {step}")));
     out
+}
+
+/// The finding of this weight that leads. Of what makes a run say nothing it is the first, which explains those after it; else
+/// the one with most cases, and of equals the one that stands first in the table of codes. A request that came in the outage
+/// and got nothing always leads one that was under way when it began: the first is what a drill is about.
+fn gravest(findings: &[Finding], weight: Weight) -> Option<&Finding> {
+    let mut of = findings.iter().filter(|f| f.weight == weight);
+    if weight == Weight::Invalid {
+        return of.next();
+    }
+    let place = |f: &Finding| codes::CODES.iter().position(|c| c.name == f.code).unwrap_or(usize::MAX);
+    let most = of.max_by(|a, b| a.n.cmp(&b.n).then(place(b).cmp(&place(a))))?;
+    let after_the_cut = findings.iter().find(|f| f.code == "no_failover" && most.code == "lost_in_flight");
+    Some(after_the_cut.unwrap_or(most))
+}
+
+/// Where to look at single cases: of a gateway that the drill did not start there is no journal.
+fn cases(ev: &Evidence, first: &Finding) -> String {
+    if ev.foreign {
+        return "report.md names the cases; what your gateway did about one is in its own log: by the request id that it answered with, or by x-llmfo-conversation and x-llmfo-turn, which every request of the drill carries".into();
+    }
+    let id = first.examples.first().and_then(|e| correlation(e));
+    let (id, form) = id.map_or(("CONVERSATION/TURN".into(), " (`s3-1-10 turn 3` is s3-1-10/3)"), |id| (id, ""));
+    format!(
+        "report.md names the cases; what the gateway decided about this one: llmfo trace {id} --journal REPORT/journal.jsonl{form}"
+    )
+}
+
+/// `s3-1-10 turn 3 step 2, ...` by the id that a journal knows it by: `s3-1-10/3`.
+fn correlation(example: &str) -> Option<String> {
+    let (conversation, rest) = example.split_once(" turn ")?;
+    let turn: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let plain = !conversation.is_empty() && conversation.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    (plain && !turn.is_empty()).then(|| format!("{conversation}/{turn}"))
 }
 
 fn aborted(ev: &Evidence) -> Vec<String> {
@@ -79,8 +113,19 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "steady_state_not_met" if says("text that no provider has in its log") => {
             "start the gateway with the addresses under `providers` of this lab: another one answered".into()
         }
+        "deadline_missed" | "lost_in_flight" | "no_failover" if says("ended by idle_timeout") => format!(
+            "lower `idle_timeout_ms` of route {route} ({:.0} ms now): attempts that had begun and fell silent used it up, and too little of `deadline_ms` ({:.0} ms) was left for the next target",
+            ev.declared.idle_limit_ms, ev.declared.deadline_ms
+        ),
+        "duplicate_effect" if ev.foreign => {
+            "compare the tool-call ids of the two effects in effects.jsonl with what your gateway and your application have logged about that turn".into()
+        }
+        "excess_dials" if ev.foreign => cases(ev, first),
         "fault_not_seen" => format!("is the broken provider the first choice of route {route}?"),
-        code => codes::find(code)?.next.to_owned(),
+        code => match codes::find(code)?.next {
+            codes::CASES => cases(ev, first),
+            next => next.to_owned(),
+        },
     })
 }
 
@@ -98,6 +143,47 @@ mod tests {
         findings.add(code, example.into());
         let verdict = findings.verdict(false);
         why(&ev, &Judgement { verdict, findings: findings.sorted(), ..judge(&Evidence::default()) })
+    }
+
+    fn told_of(codes: &[(&str, usize)], foreign: bool) -> Vec<String> {
+        let ev = Evidence { drill: "region-outage".into(), foreign, ..Evidence::default() };
+        let mut findings = Findings::default();
+        for (code, n) in codes {
+            findings.add_cases(code, &["s3-1-10 turn 3 step 2, region-1 at 5.12 s: HTTP error 503".into()], *n);
+        }
+        let verdict = findings.verdict(false);
+        why(&ev, &Judgement { verdict, findings: findings.sorted(), ..judge(&Evidence::default()) })
+    }
+
+    #[test]
+    fn the_gravest_finding_leads() {
+        let leads = |codes: &[(&str, usize)]| {
+            let line = told_of(codes, false).remove(0);
+            line.strip_prefix("why: ").unwrap().split(':').next().unwrap().to_owned()
+        };
+        assert_eq!(leads(&[("lost_in_flight", 3), ("no_failover", 91)]), "no_failover");
+        // Customers who came in the outage are what a drill is about, however few they are.
+        assert_eq!(leads(&[("lost_in_flight", 9), ("no_failover", 4)]), "no_failover");
+        assert_eq!(leads(&[("schema_broken", 2), ("uncontrolled_break", 30)]), "uncontrolled_break");
+        assert_eq!(leads(&[("no_failover", 91), ("truncated_as_success", 1), ("spliced_answer", 2)]), "spliced_answer");
+        // Of what makes a run say nothing the first thing that was found explains the rest.
+        assert_eq!(leads(&[("steady_state_not_met", 2), ("fault_not_seen", 7)]), "steady_state_not_met");
+    }
+
+    /// Of a gateway that the drill did not start there is no journal; of one that it started there is one, with this name.
+    #[test]
+    fn the_next_step_names_what_is_there() {
+        for code in codes::CODES {
+            let lines = told_of(&[(code.name, 1)], true);
+            let next = lines.iter().find(|l| l.starts_with("next: ")).unwrap();
+            for absent in ["journal", "llmfo trace", "llmfo ledger"] {
+                assert!(!next.contains(absent), "{}: {next}", code.name);
+            }
+        }
+        let own = &told_of(&[("no_failover", 1)], false)[1];
+        assert!(own.contains("llmfo trace s3-1-10/3 --journal REPORT/journal.jsonl"), "{own}");
+        let foreign = &told_of(&[("no_failover", 1)], true)[1];
+        assert!(foreign.contains("its own log") && foreign.contains("x-llmfo-conversation"), "{foreign}");
     }
 
     #[test]

@@ -23,6 +23,24 @@ pub struct Led {
     pub policy: Policy,
 }
 
+/// A policy that leads to the embedded lab names the lab's providers and nobody else.
+///
+/// # Errors
+/// A target that is no provider of the lab, which the gateway could dial (exit 2).
+pub fn names_the_lab_s(name: &Path, policy: &Policy, topology: &Topology) -> Result<()> {
+    let known: Vec<&str> = topology.providers.iter().map(|p| p.name.as_str()).collect();
+    let strangers: Vec<String> =
+        policy.targets.iter().filter(|t| !known.contains(&t.name.as_str())).map(|t| told(t)).collect();
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let shown = printable(&name.display().to_string(), 300);
+    Err(Expected::usage(
+        format!("{shown} dials more than the lab: {}", strangers.join(", ")),
+        format!("{CLEAR}, and call those that the lab stands in for {}", known.join(" and ")),
+    ))
+}
+
 /// For gateways that the drill starts: a copy of the policy in which the lab's providers are dialled at this lab's addresses,
 /// with no key in it, and with admission records of what the lab's providers can do.
 ///
@@ -32,19 +50,8 @@ pub fn led_to_the_lab(name: &Path, loaded: &Loaded, topology: &Topology) -> Resu
     let shown = printable(&name.display().to_string(), 300);
     let at: BTreeMap<&str, &str> =
         topology.providers.iter().map(|p| (p.name.as_str(), p.proxied_url.as_str())).collect();
-    let strangers: Vec<String> = loaded
-        .policy
-        .iter()
-        .flat_map(|p| &p.targets)
-        .filter(|t| !at.contains_key(t.name.as_str()))
-        .map(|t| told(t))
-        .collect();
-    if !strangers.is_empty() {
-        let known: Vec<&str> = at.keys().copied().collect();
-        return Err(Expected::usage(
-            format!("{shown} dials more than the lab: {}", strangers.join(", ")),
-            format!("{CLEAR}, and call those that the lab stands in for {}", known.join(" and ")),
-        ));
+    if let Some(policy) = &loaded.policy {
+        names_the_lab_s(name, policy, topology)?;
     }
     let mut json = loaded.doc.json().clone();
     for (target, url) in &at {

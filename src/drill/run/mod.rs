@@ -1,5 +1,6 @@
 //! Carrying out a drill on real sockets.
 
+mod before;
 pub mod children;
 pub mod customers;
 pub mod cuts;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::before;
 use super::customers::Customers;
 use super::dials;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
@@ -114,6 +115,7 @@ impl<'a> Run<'a> {
         stage: &mut Stage,
         tell: &mut dyn Reporter,
     ) -> Result<()> {
+        before::fits(self.options, file)?;
         let logs = super::folder::open(&self.options.report)?;
         let healing = leftovers::before_a_run(&self.options.state).await?;
         for line in &healing.said {
@@ -140,17 +142,7 @@ impl<'a> Run<'a> {
                 true,
             );
         }
-        if plan.declared.recovery_ms.is_none() && plan.cuts_off() {
-            let route = &plan.declared.route;
-            return Err(Expected::usage(
-                format!(
-                    "this can be no PASS: the drill is about recovery, and objectives.recovery_ms of route {route} is not declared"
-                ),
-                format!(
-                    "declare it on route {route} of the policy (`objectives: {{ recovery_ms: ... }}`), or as `declare: {{ recovery_ms: ... }}` in a copy of the drill file"
-                ),
-            ));
-        }
+        before::can_pass(&plan)?;
         self.watch_duration(&plan);
         let ground = Ground { plan, topology, lab };
         self.open_safety(&ground, stage).await?;
@@ -218,20 +210,10 @@ impl<'a> Run<'a> {
             None if lab_s => "the lab's (built in: policies/lab.yaml); the gateway's own was not given".into(),
             None => "built in: policies/lab.yaml, with the ports of this lab".into(),
         };
-        let most = crate::spec::document::Limits::DEFAULT.max_bytes as u64;
-        let bytes = crate::files::bytes(&path, most).map_err(|e| {
-            Expected::usage(format!("{}: {e}", path.display()), "give --policy a file that can be read")
-        })?;
-        let loaded = crate::policy::load_with_places(&path.display().to_string(), &bytes);
-        let Some(policy) = &loaded.policy else {
-            let first = loaded.diagnostics.first();
-            let first = first.map(|d| format!(": line {}: {}", d.place.line, d.message)).unwrap_or_default();
-            let what = format!("{} cannot be used{first}", path.display());
-            return Err(Expected::usage(what, "llmfo validate shows every finding"));
-        };
+        let (loaded, policy) = before::read(&path)?;
         match (&self.options.policy, &self.options.lab) {
-            (None, _) => Ok(policy.clone()),
-            (Some(_), Some(_)) => dials::are_the_lab_s(&path, policy, route, topology).map(|()| policy.clone()),
+            (None, _) => Ok(policy),
+            (Some(_), Some(_)) => dials::are_the_lab_s(&path, &policy, route, topology).map(|()| policy),
             (Some(_), None) => {
                 let led = dials::led_to_the_lab(&path, &loaded, topology)?;
                 self.led = Some(led.path);
