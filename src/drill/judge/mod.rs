@@ -6,6 +6,7 @@ pub mod answers;
 mod compatibility;
 mod conduct;
 mod independence;
+mod pardon;
 mod promises;
 mod recovery;
 mod streams;
@@ -103,6 +104,8 @@ pub(crate) struct Case<'a> {
     /// What the customer waited from.
     pub(crate) from_ms: Vec<f64>,
     pub(crate) findings: Findings,
+    /// What may be the doing of those around the gateway is not held against it.
+    pub(crate) forgiving: bool,
 }
 
 impl<'a> Case<'a> {
@@ -115,7 +118,7 @@ impl<'a> Case<'a> {
             .map(|(r, seen)| answers::truth(r, seen, &ev.providers, &ev.declared.key_arguments))
             .collect();
         let from_ms = trace.waited_from_ms.clone();
-        Case { ev, trace, truths, from_ms, findings: Findings::default() }
+        Case { ev, trace, truths, from_ms, findings: Findings::default(), forgiving: false }
     }
 
     /// Requests that count: all but those that the client itself repeated at another entry.
@@ -169,7 +172,25 @@ impl<'a> Case<'a> {
 /// Judges a run.
 #[must_use]
 pub fn judge(ev: &Evidence) -> Judgement {
-    let mut case = Case::new(ev);
+    let judgement = valid_alone(laid_beside(Case::new(ev)));
+    match (ev.spoils.for_good(), ev.spoils.stood_still()) {
+        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, _) if ev.ended_by_hand() => half(judgement),
+        // A gateway that did well all the same did well.
+        (None, slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            match slow.cloned().or_else(|| pardon::pardoned(ev)) {
+                Some(slow) => unjudged(&slow, Vec::new(), judgement),
+                None => judgement,
+            }
+        }
+        (None, _) => judgement,
+    }
+}
+
+/// Everything that was declared, laid beside everything that was seen.
+fn laid_beside(mut case: Case<'_>) -> Judgement {
+    let ev = case.ev;
     validity::check(&mut case);
     conduct::check(&mut case);
     let cut_streams = streams::check(&mut case);
@@ -193,7 +214,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         duplicate_effects,
     );
     let gateway_attempts = ev.requests.iter().filter_map(|r| r.gateway_attempts).max();
-    let judgement = Judgement {
+    Judgement {
         verdict: case.findings.verdict(ev.aborted.is_some()),
         promises,
         recovery,
@@ -210,17 +231,6 @@ pub fn judge(ev: &Evidence) -> Judgement {
         sent_again: case.trace.superseded.iter().filter(|s| **s).count(),
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
-    };
-    let judgement = valid_alone(judgement);
-    match (ev.spoils.for_good(), ev.spoils.stood_still()) {
-        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
-        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, _) if ev.ended_by_hand() => half(judgement),
-        // A gateway that did well all the same did well.
-        (None, Some(slow)) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-            unjudged(slow, Vec::new(), judgement)
-        }
-        (None, _) => judgement,
     }
 }
 
@@ -301,6 +311,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 mod blink_tests;
 #[cfg(test)]
 mod count_tests;
+#[cfg(test)]
+mod stall_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
