@@ -69,7 +69,7 @@ impl Standing {
     pub async fn look(&self, client: &Client) -> Look {
         match client.proxies().await {
             Ok(now) => match self.compare(&now) {
-                Look::AsSet if !self.revisions.is_empty() => self.compare_revisions(&revisions(client).await),
+                Look::AsSet if !self.revisions.is_empty() => self.look_at_revisions(client).await,
                 look => look,
             },
             // A real server with one path that is locked up lists none, and still says who it is.
@@ -99,6 +99,18 @@ impl Standing {
             }
         }
         Look::AsSet
+    }
+
+    async fn look_at_revisions(&self, client: &Client) -> Look {
+        let changed = self.compare_revisions(&revisions(client).await);
+        if changed == Look::AsSet {
+            return changed;
+        }
+        // It may have been changed only after the paths were read, and not set back at all.
+        match client.proxies().await.map(|now| self.compare(&now)) {
+            Ok(Look::AsSet) | Err(_) => changed,
+            Ok(look) => look,
+        }
     }
 
     /// A path that was changed and set back between two looks is as it was, and customers may have met what it was between.
