@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::spoilt::Spoils;
+use super::stalls::Stalls;
 use crate::fault::api::Counters;
 use crate::measure::{EffectRow, ProviderRow, RequestRow};
 
@@ -326,6 +327,8 @@ pub struct Evidence {
     pub gateways: Option<Vec<GatewayView>>,
     /// What was lost, or stood still, around the gateway: none of that is held against it.
     pub spoils: Spoils,
+    /// Who stood still around the gateway, and when.
+    pub stalls: Stalls,
     /// A lost lab was asked for the last time at this moment: up to here its rows are complete.
     pub lab_seen_ms: Option<f64>,
     /// It ended before its time.

@@ -15,4 +15,5 @@ pub mod propose;
 pub mod report;
 pub mod run;
 pub mod spoilt;
+pub mod stalls;
 pub mod verdict;

@@ -15,12 +15,20 @@ pub enum Reason {
     LeaseLost,
     /// The guard process ended before its time.
     GuardLost,
+    /// The drill itself stood still, and its customers with it.
+    GeneratorLate,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 5] =
-        [Reason::LabLost, Reason::FaultServerLost, Reason::FaultLifted, Reason::LeaseLost, Reason::GuardLost];
+    pub const ALL: [Reason; 6] = [
+        Reason::LabLost,
+        Reason::FaultServerLost,
+        Reason::FaultLifted,
+        Reason::LeaseLost,
+        Reason::GuardLost,
+        Reason::GeneratorLate,
+    ];
 
     /// The code of its finding; a drill that stops for it stops by this name.
     #[must_use]
@@ -31,6 +39,7 @@ impl Reason {
             Reason::FaultLifted => "fault_lifted",
             Reason::LeaseLost => "lease_lost",
             Reason::GuardLost => "guard_lost",
+            Reason::GeneratorLate => "generator_late",
         }
     }
 

@@ -96,6 +96,10 @@ pub struct Counters {
     pub down_sent: u64,
     /// Connections that a toxic ended (cut, reset, timeout, limit).
     pub ended_by_toxic: u64,
+    /// Another number after each change of the proxy (switched, led elsewhere, toxics), never twice in a server; 0 of a
+    /// server that does not count them.
+    #[serde(default)]
+    pub revision: u64,
 }
 
 /// A lease (ours: `POST /llmfo/v1/lease` makes or refreshes it, `GET /llmfo/v1/leases` lists them). When it is not refreshed

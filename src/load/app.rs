@@ -363,6 +363,7 @@ impl Talk<'_> {
             error_code: received.error_code,
             error_events: received.error_events,
             text: received.text,
+            refusal: received.refusal,
             tool_calls: received.tool_calls,
             gateway_target: outcome.target,
             gateway_attempts: outcome.attempts,

@@ -93,6 +93,9 @@ pub struct RequestRow {
     pub error_events: u32,
     /// The text received.
     pub text: String,
+    /// The text of a refusal received: the customer reads it as content.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refusal: String,
     /// Tool calls received, complete or not.
     pub tool_calls: Vec<ToolCallRow>,
     /// `x-llmfo-target`, as the gateway says.

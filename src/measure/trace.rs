@@ -142,6 +142,7 @@ pub(crate) mod tests {
             error_code: None,
             error_events: 0,
             text: "alpha bravo charlie".into(),
+            refusal: String::new(),
             tool_calls: Vec::new(),
             gateway_target: None,
             gateway_attempts: None,

@@ -182,6 +182,65 @@ fn a_path_that_somebody_else_breaks_makes_the_run_invalid_in_every_phase() {
     }
 }
 
+/// Switched off and on again between two looks: all is as it was set, and customers met what was between.
+#[test]
+fn a_path_that_somebody_else_breaks_and_mends_at_once_makes_the_run_invalid() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let apart = Apart::start(dir.path());
+    let file = short_drill(dir.path(), 6_000);
+    let mut run =
+        Running::start(&[file.to_str().unwrap(), "--lab", apart.admin(), "--target", apart.url()], dir.path());
+    run.wait_for("outage: ");
+    for body in [r#"{"enabled":false}"#, r#"{"enabled":true}"#] {
+        let (status, said) = http(apart.toxiproxy(), "POST", "/proxies/region-2.local-b", body);
+        assert_eq!(status, 200, "{said}");
+    }
+    let (exit, text, summary, _) = run.finish();
+    assert_eq!((exit, last_word(&text)), (5, "INVALID"), "{text}");
+    assert_eq!(codes(&summary), ["fault_lifted"], "{text}");
+    let why = summary["findings"][0]["examples"][0].as_str().unwrap();
+    // A look may fall between the two.
+    assert!(why.contains("region-2.local-b was changed") && why.contains("by somebody else"), "{why}");
+}
+
+/// The same short drill with another fault.
+fn seeing(dir: &Path, see: &str) -> std::path::PathBuf {
+    let file = short_drill(dir, 6_000);
+    let text = std::fs::read_to_string(&file).unwrap().replace("see: refused", see);
+    std::fs::write(&file, text.replace("[provider, history_store]", "[provider]")).unwrap();
+    file
+}
+
+/// A path that answers with resets lets no request through, so nobody has gone around it.
+#[test]
+fn a_path_that_is_reset_is_not_gone_around() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = seeing(dir.path(), "see: reset");
+    let (exit, text, summary, _) = drill(&[file.to_str().unwrap()], dir.path());
+    assert!(!codes(&summary).contains(&"fault_bypassed"), "{text}");
+    assert_ne!(exit, 1, "{text}");
+}
+
+/// 0.9 s are longer than a right gateway's limits, and shorter than what is late for the load.
+#[test]
+fn a_runner_that_stood_still_just_after_the_injection_accuses_nobody() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = seeing(dir.path(), "see: connect_timeout, existing: silence");
+    let mut run = Running::start(&[file.to_str().unwrap()], dir.path());
+    run.wait_for("breaking");
+    std::thread::sleep(Duration::from_millis(200));
+    run.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(900));
+    run.signal(Signal::CONT);
+    let (exit, text, summary, _) = run.finish();
+    assert_ne!(exit, 1, "{text}");
+    // A gateway that did well all the same did well.
+    assert!(exit == 0 || !codes(&summary).is_empty(), "{text}");
+}
+
 /// The load of a runner that stood still for a while came in one burst, so it measured something else.
 #[test]
 fn a_runner_that_stood_still_for_a_while_makes_the_run_invalid() {

@@ -208,6 +208,33 @@ fn cut_after_zero_ms_resets_whatever_is_open_and_what_comes() {
     assert_eq!(read_exact(&mut client, 4), b"fine");
 }
 
+/// A dead path lets nothing through, in either direction: a request that comes with its connection must not reach whoever is
+/// behind a path that answers with a reset.
+#[test]
+fn cut_after_zero_ms_lets_no_byte_through_in_either_direction() {
+    for how in ["rst", "fin"] {
+        let rig = rig();
+        let up = upstream(hold);
+        let path = rig.path("p", &up);
+        let mut open = path.connect();
+        let mut server = up.take(0);
+        path.toxic("cut_after", "downstream", json!({"ms": 0, "how": how}));
+        let _ = open.write_all(b"POST / HTTP/1.1\r\n\r\n");
+        let (got, _) = read_end(&mut server, LONG);
+        assert_eq!(got, b"", "{how}: through a connection that was open");
+        for n in 1..=20 {
+            if let Ok(mut client) = TcpStream::connect_timeout(&path.listen, LONG) {
+                let _ = client.write_all(b"POST / HTTP/1.1\r\n\r\n");
+                let _ = read_end(&mut client, LONG);
+            }
+            wait_for("its dial", || up.held.lock().unwrap().len() > n);
+            let (got, _) = read_end(&mut up.take(n), LONG);
+            assert_eq!(got, b"", "{how}: through connection {n}");
+        }
+        assert_eq!(rig.get("/llmfo/v1/counters").json()["p"]["up_sent"].as_u64(), Some(0));
+    }
+}
+
 #[test]
 fn cut_after_is_checked() {
     let rig = rig();

@@ -1,6 +1,8 @@
 //! Whose answer is it, and is it whole? The providers' logs hold the whole text and the whole calls that each of them
 //! meant to send; what the client received is compared with them.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::measure::{ProviderRow, RequestRow, ToolCallRow};
@@ -40,11 +42,22 @@ enum Match {
     Whole,
 }
 
+/// What the customer reads of an answer: its content, and a refusal behind it, which is content by another name.
+#[must_use]
+pub fn shown(request: &RequestRow) -> Cow<'_, str> {
+    match (request.refusal.trim().is_empty(), request.text.trim().is_empty()) {
+        (true, _) => Cow::Borrowed(&request.text),
+        (false, true) => Cow::Borrowed(&request.refusal),
+        (false, false) => Cow::Owned(format!("{} {}", request.text, request.refusal)),
+    }
+}
+
 /// Compares one request with the provider rows that it led to. Outer white space does not count: a gateway holds leading
 /// white space back until it knows that an answer follows.
 #[must_use]
 pub fn truth(request: &RequestRow, seen: &[usize], providers: &[ProviderRow], key_arguments: &[String]) -> Truth {
-    let text = request.text.trim();
+    let text = shown(request);
+    let text = text.trim();
     if text.is_empty() && request.tool_calls.is_empty() {
         return Truth::Nothing;
     }
@@ -141,21 +154,25 @@ fn match_call(client: &ToolCallRow, provider: &ToolCallRow, key_arguments: &[Str
 /// Characters that tell whose text it is. Providers phrase so differently that this many never agree by chance.
 const TELLING_CHARS: usize = 16;
 
-/// True if the text begins like one of the bodies and goes on with a piece of one of them (another one's text, or the
-/// same one's again from its beginning).
+/// True if the text begins like one attempt's and goes on with a piece of another attempt's: another text, or the same one again
+/// from its beginning where two attempts wrote it. A hole in one attempt's own text is no piece of two.
 fn spliced(text: &str, bodies: &[&str]) -> bool {
-    bodies.iter().any(|first| {
-        let common: usize =
-            text.chars().zip(first.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-        if common == 0 {
-            return false;
-        }
-        let rest = text[common..].trim();
-        let head: String = rest.chars().take(TELLING_CHARS).collect();
-        let skip = rest.chars().count().saturating_sub(TELLING_CHARS);
-        let tail: String = rest.chars().skip(skip).collect();
-        !rest.is_empty() && bodies.iter().any(|b| b.contains(head.trim()) || b.contains(tail.trim()))
-    })
+    let common = |body: &str| -> usize {
+        text.chars().zip(body.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
+    };
+    // Whoever agrees longest wrote the beginning; shorter agreements are chance.
+    let Some(first) = bodies.iter().max_by_key(|b| common(b)).filter(|b| common(b) > 0) else { return false };
+    let rest = text[common(first)..].trim();
+    let head: String = rest.chars().take(TELLING_CHARS).collect();
+    let tail: String = rest.chars().skip(rest.chars().count().saturating_sub(TELLING_CHARS)).collect();
+    let (head, tail) = (head.trim(), tail.trim());
+    if rest.is_empty() {
+        return false;
+    }
+    let again = || first.starts_with(head) && bodies.iter().filter(|b| *b == first).count() > 1;
+    // What stands in the first one's text too may have come from there.
+    let of_another = |piece: &str| !first.contains(piece) && bodies.iter().any(|b| b != first && b.contains(piece));
+    again() || of_another(head) || of_another(tail)
 }
 
 #[cfg(test)]
@@ -195,7 +212,35 @@ mod tests {
         assert_eq!(told("the parcel left your order is with the courier now"), Truth::Spliced);
         // Continued in the middle of the other one's text, in mid-word, and the same one's text again.
         assert_eq!(told("the parcel left ouris with the courier now"), Truth::Spliced);
-        assert_eq!(told("the parcel leftthe parcel left our hall on monday"), Truth::Spliced);
+        let mut again = two();
+        again.push(again[0].clone());
+        let text = "the parcel leftthe parcel left our hall on monday";
+        assert_eq!(truth(&with(text), &[0, 1, 2], &again, &[]), Truth::Spliced);
+    }
+
+    #[test]
+    fn a_hole_or_a_repeat_in_one_providers_text_is_no_splice_of_two_attempts() {
+        // A word is missing, in the text of either; b alone wrote; a text begins by chance as the other one's does.
+        for text in ["the parcel left hall on monday", "the parcel our hall on monday", "your order courier now"] {
+            assert_eq!(told(text), Truth::Invented, "{text}");
+        }
+        let (a, b) = (with("you can reach us by phone"), with("your order is with the courier now"));
+        let rows = vec![seen("a", &a), seen("b", &b)];
+        assert_eq!(truth(&with("your order is the courier now"), &[0, 1], &rows, &[]), Truth::Invented);
+        // One attempt wrote this once, so that nobody wrote it twice.
+        assert_eq!(told("the parcel leftthe parcel left our hall on monday"), Truth::Invented);
+    }
+
+    /// A refusal is content to the customer, and no provider here refuses.
+    #[test]
+    fn a_refusal_is_judged_like_the_text_beside_it() {
+        let refusing = |text: &str, refusal: &str| RequestRow { refusal: refusal.into(), ..with(text) };
+        let of = |r: RequestRow| truth(&r, &[0, 1], &two(), &[]);
+        let whole = "the parcel left our hall on monday";
+        assert_eq!(of(refusing(whole, " ")), Truth::Whole(0));
+        assert_eq!(of(refusing(whole, "I am sorry, words of another model")), Truth::Invented);
+        assert_eq!(of(refusing("", "I am sorry, words of another model")), Truth::Invented);
+        assert_eq!(of(refusing("the parcel left", "your order is with the courier now")), Truth::Spliced);
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
         out.turns += 1;
         if own().any(|r| r.tool_calls.iter().any(|c| c.name == HANDOFF_TOOL)) {
             out.handoffs_by_tool += 1;
-        } else if own().any(forced) {
+        } else if turn.rows.iter().any(|i| forced(&case.ev.requests[*i]) && !case.met_a_stall(*i)) {
             out.handoffs_forced += 1;
         }
     }

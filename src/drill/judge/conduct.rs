@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::answers::Truth;
+use super::answers::{self, Truth};
 use super::compatibility::{Checked, Compatibility};
 use super::{Case, PhaseFacts};
 use crate::drill::evidence::{Evidence, PolicyOf};
@@ -102,10 +102,14 @@ pub(super) fn check(case: &mut Case<'_>) -> Conduct {
         let entry_broken = window.is_some_and(|w| w.breaks_entry(&r.entry));
         // The limit is promised for each request: one that the client repeats elsewhere begins anew.
         let waited = r.committed_ms.unwrap_or(r.ended_ms) - r.started_ms;
+        let own = waited - case.nobodys_ms(i);
         let late = match r.committed_ms {
-            Some(_) => waited > ev.declared.deadline_ms,
-            None => waited >= ev.declared.deadline_ms,
+            Some(_) => own > ev.declared.deadline_ms,
+            None => own >= ev.declared.deadline_ms,
         };
+        if !late && case.met_a_stall(i) {
+            continue;
+        }
         let name = case.name_of(i);
         let nothing = r.committed_ms.is_none() && !taken_for_whole(r);
         let cut = case.cut_of(i);
@@ -214,12 +218,12 @@ fn truth_of(case: &mut Case<'_>, i: usize, r: &RequestRow) -> Seemed {
     let truth = case.truths[i];
     match truth {
         Truth::Spliced => {
-            let text = printable(&r.text, 60);
+            let text = printable(&answers::shown(r), 60);
             case.findings.add("spliced_answer", format!("{name}: \"{text}\" holds pieces of two attempts"));
             return Seemed::Another;
         }
         Truth::Invented => {
-            let text = printable(&r.text, 60);
+            let text = printable(&answers::shown(r), 60);
             case.findings.add("invented_text", format!("{name}: \"{text}\" was written by no provider"));
             return Seemed::Another;
         }
@@ -312,7 +316,7 @@ pub(super) fn useful_text(case: &Case<'_>, phase: &str) -> Spread {
     let samples: Vec<f64> = case
         .counted()
         .filter(|(i, _)| case.phase_of_request(*i) == phase && case.from_ms[*i] >= case.ev.steady_from_ms)
-        .filter_map(|(i, r)| r.useful_text_ms.map(|at| at - case.from_ms[i]))
+        .filter_map(|(i, r)| r.useful_text_ms.map(|at| at - case.from_ms[i] - case.nobodys_ms(i)))
         .collect();
     Spread::of(&samples)
 }

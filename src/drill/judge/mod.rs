@@ -7,6 +7,7 @@ mod compatibility;
 mod conduct;
 pub mod held;
 mod independence;
+mod pardon;
 mod promises;
 mod recovery;
 mod streams;
@@ -107,6 +108,8 @@ pub(crate) struct Case<'a> {
     /// What the customer waited from.
     pub(crate) from_ms: Vec<f64>,
     pub(crate) findings: Findings,
+    /// What may be the doing of those around the gateway is not held against it.
+    pub(crate) forgiving: bool,
 }
 
 impl<'a> Case<'a> {
@@ -119,7 +122,7 @@ impl<'a> Case<'a> {
             .map(|(r, seen)| answers::truth(r, seen, &ev.providers, &ev.declared.key_arguments))
             .collect();
         let from_ms = trace.waited_from_ms.clone();
-        Case { ev, trace, truths, from_ms, findings: Findings::default() }
+        Case { ev, trace, truths, from_ms, findings: Findings::default(), forgiving: false }
     }
 
     /// Requests that count: all but those that the client itself repeated at another entry.
@@ -170,7 +173,25 @@ impl<'a> Case<'a> {
 /// Judges a run.
 #[must_use]
 pub fn judge(ev: &Evidence) -> Judgement {
-    let mut case = Case::new(ev);
+    let judgement = valid_alone(laid_beside(Case::new(ev)));
+    held::shown(match (ev.spoils.for_good(), ev.spoils.stood_still()) {
+        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        (None, _) if ev.ended_by_hand() => half(judgement),
+        // A gateway that did well all the same did well.
+        (None, slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            match slow.cloned().or_else(|| pardon::pardoned(ev)) {
+                Some(slow) => unjudged(&slow, Vec::new(), judgement),
+                None => judgement,
+            }
+        }
+        (None, _) => judgement,
+    })
+}
+
+/// Everything that was declared, laid beside everything that was seen.
+fn laid_beside(mut case: Case<'_>) -> Judgement {
+    let ev = case.ev;
     validity::check(&mut case);
     let conduct = conduct::check(&mut case);
     let cut_streams = streams::check(&mut case);
@@ -187,7 +208,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
     let promises =
         promises::all(&case, &recovery, &compatibility, &independence, &conduct, &useful_text_ms, queue_max, attempts);
     let gateway_attempts = ev.requests.iter().filter_map(|r| r.gateway_attempts).max();
-    let judgement = Judgement {
+    Judgement {
         verdict: case.findings.verdict(ev.aborted.is_some()),
         promises,
         recovery,
@@ -204,19 +225,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         sent_again: case.trace.superseded.iter().filter(|s| **s).count(),
         intents: conduct::intents(&case),
         findings: case.findings.sorted(),
-    };
-    let judgement = valid_alone(judgement);
-    let judgement = match (ev.spoils.for_good(), ev.spoils.stood_still()) {
-        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
-        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, _) if ev.ended_by_hand() => half(judgement),
-        // A gateway that did well all the same did well.
-        (None, Some(slow)) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-            unjudged(slow, Vec::new(), judgement)
-        }
-        (None, _) => judgement,
-    };
-    held::shown(judgement)
+    }
 }
 
 /// A run that says nothing about the gateway has no row that reads as if it did, whatever else was found.
@@ -298,6 +307,8 @@ mod blink_tests;
 mod count_tests;
 #[cfg(test)]
 mod held_tests;
+#[cfg(test)]
+mod stall_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

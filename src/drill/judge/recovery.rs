@@ -132,13 +132,15 @@ pub(super) fn turn_facts(case: &Case<'_>) -> Vec<TurnFacts> {
             let kept = |i: &usize| case.ev.requests[*i].violations.is_empty();
             let by_primary = |i: &usize| case.author(*i).is_some_and(|p| case.is_broken(&p.provider));
             let well = !rows.is_empty() && rows.iter().all(|i| whole(i) && in_time(i) && kept(i));
+            // Where it was nobody's doing it breaks no row of useful answers.
+            let nobodys = !well && rows.iter().any(|i| case.met_a_stall(*i));
             let asked_for_human = rows.iter().any(|i| asks_for_human(&case.ev.requests[*i]));
             let finished = last.is_some_and(|r| r.last_of_turn);
             TurnFacts {
                 started_ms: turn.started_ms,
                 primary_answered: !rows.is_empty() && rows.iter().all(|i| whole(i) && by_primary(i)),
                 useful: well && finished && !asked_for_human,
-                neutral: well && asked_for_human,
+                neutral: (well && asked_for_human) || nobodys,
                 useful_text_ms: last.and_then(|r| r.useful_text_ms),
             }
         })
@@ -162,10 +164,11 @@ pub(super) fn check(case: &mut Case<'_>) -> Recovery {
         out.rounds.push(round(case, window, &facts));
     }
     let limit = case.ev.declared.recovery_ms;
-    for r in &out.rounds {
+    for (r, w) in out.rounds.iter().zip(&case.ev.windows) {
+        let stood_still = case.stood_still(w.injected_ms, w.until_ms);
         if let (Some(limit), true) = (limit, hit(&r.rto)) {
             match r.rto.total_ms() {
-                Some(ms) if ms <= limit => {}
+                Some(ms) if ms - stood_still <= limit => {}
                 Some(ms) => {
                     case.findings.add("recovery_exceeded", format!("{}: {ms:.0} ms, declared {limit:.0} ms", r.name))
                 }
@@ -174,7 +177,7 @@ pub(super) fn check(case: &mut Case<'_>) -> Recovery {
         }
         if let (Some(limit), true) = (limit, r.failback_sought) {
             match r.failback_ms {
-                Some(ms) if ms <= limit => {}
+                Some(ms) if ms - stood_still <= limit => {}
                 Some(ms) => {
                     case.findings.add("failback_missed", format!("{}: {ms:.0} ms, declared {limit:.0} ms", r.name))
                 }
@@ -249,7 +252,7 @@ fn bound(case: &Case<'_>) -> Bound {
         let Some(own) = own_time(r, stand_in) else { continue };
         let excess = at - r.started_ms - limit - own;
         out.n += 1;
-        out.within += usize::from(excess <= OVERHEAD_MS);
+        out.within += usize::from(excess - case.nobodys_ms(i) <= OVERHEAD_MS);
         out.worst_excess_ms = Some(out.worst_excess_ms.map_or(excess, |w| w.max(excess)));
     }
     out

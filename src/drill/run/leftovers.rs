@@ -1,14 +1,16 @@
 //! What earlier runs left behind: found, healed and said before a new run starts, and by `llmfo drill clean`.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use super::lock::Lock;
 use super::safety::logs_folder;
 use crate::drill::verdict::Cleanup;
 use crate::error::Result;
 use crate::fault::client::Client;
-use crate::fault::restore::{Cleanup as Restoration, PREFIX, restore};
-use crate::fault::wal::{Undo, Wal, WalFile, scan};
+use crate::fault::error::FaultKind;
+use crate::fault::restore::{Cleanup as Restoration, PREFIX, restore, sweep};
+use crate::fault::wal::{Entry, Undo, Wal, WalFile, scan};
 use crate::units::printable;
 
 /// In the words of a restore.
@@ -31,12 +33,22 @@ pub struct Healing {
     pub dirty_servers: Vec<String>,
 }
 
-/// [`before_a_run`], and who is at work now.
+/// [`before_a_run`], who is at work now, and the marks that killed drills have left on fault servers. A folder that cannot be
+/// listed is said like a log that cannot be read.
 ///
 /// # Errors
-/// The folder cannot be listed.
+/// None at present.
 pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
-    let mut out = left_behind(state, held).await?;
+    let mut out = match left_behind(state, held).await {
+        Ok(out) => out,
+        Err(e) => {
+            let mut out = Healing::default();
+            unreadable(&mut out, format!("logs of earlier drills may hide a fault: {}", e.what));
+            labs(state, &mut out).await;
+            out
+        }
+    };
+    marks(state, &mut out).await;
     for what in Lock::unreadable(state) {
         unreadable(&mut out, format!("a lock cannot be looked at, and a drill may be at work: {what}"));
     }
@@ -82,6 +94,47 @@ async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
     labs(state, &mut out).await;
     tidy(&logs_folder(state));
     Ok(out)
+}
+
+/// Marks of killed drills of this state folder, on servers where nothing of them is broken: there the next run would take them
+/// away, and until then they look as if a drill were at work. A server that is gone has taken them along.
+async fn marks(state: &Path, out: &mut Healing) {
+    let mut servers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in logs(&logs_folder(state)) {
+        let Ok(entries) = crate::fault::wal::read(&path) else { continue };
+        let begins = entries.into_iter().filter_map(|e| match e {
+            Entry::Begin { begin, .. } => Some(begin),
+            _ => None,
+        });
+        // A server inside a lab of the run died with it.
+        for begin in begins.filter(|b| !(b.embedded && b.lab_of_run)) {
+            servers.entry(begin.server).or_default().insert(begin.run);
+        }
+    }
+    for (server, runs) in servers.into_iter().filter(|(s, _)| !out.dirty_servers.contains(s)) {
+        let Ok(client) = Client::anywhere(&server) else { continue };
+        let at = printable(&server, 100);
+        match sweep(&client, &runs).await {
+            Ok(gone) => out.said.extend(gone.into_iter().map(|mark| {
+                let run = printable(&mark.run, 64);
+                format!("a drill (process {}, run {run}) ended without a final word; took its lock off {at}", mark.pid)
+            })),
+            Err(e) if e.kind == FaultKind::Timeout => {
+                out.said.push(format!("whether a drill has left its lock on {at} could not be seen: {e}"));
+            }
+            // Nobody is there, or somebody else by now.
+            Err(_) => {}
+        }
+    }
+}
+
+/// The logs in a folder, the oldest first.
+fn logs(folder: &Path) -> Vec<PathBuf> {
+    let listing = std::fs::read_dir(folder).into_iter().flatten();
+    let mut logs: Vec<_> = listing.filter_map(|e| e.ok().map(|e| e.path())).collect();
+    logs.retain(|p| p.extension().is_some_and(|x| x == "jsonl"));
+    logs.sort();
+    logs
 }
 
 /// Proxies of labs that were killed.
@@ -188,15 +241,69 @@ async fn still_there(client: &Client, undo: &Undo) -> usize {
 
 /// Removes the logs of long finished runs, the oldest first. Best effort: a log too many harms nobody.
 fn tidy(folder: &Path) {
-    let Ok(listing) = std::fs::read_dir(folder) else { return };
-    let mut logs: Vec<_> = listing.filter_map(|e| e.ok().map(|e| e.path())).collect();
-    logs.retain(|p| p.extension().is_some_and(|x| x == "jsonl"));
-    logs.sort();
+    let logs = logs(folder);
     let old = logs.len().saturating_sub(KEPT);
     for path in logs.into_iter().take(old) {
         let finished = WalFile::open(&path).is_ok_and(|w| crate::fault::wal::leftovers(w.entries()).is_none());
         if finished {
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn logs_that_cannot_be_listed_may_hide_a_fault() {
+        let state = tempfile::tempdir().unwrap();
+        // A file where the folder should be stands for one that may not be listed: root may list everything.
+        std::fs::write(state.path().join("drills"), "").unwrap();
+        let healing = heal(state.path(), None).await.unwrap();
+        assert_eq!(healing.cleanup, Cleanup::Dirty);
+        assert!(healing.unreadable.len() == 1 && healing.unreadable[0].contains("/drills: "), "{healing:?}");
+        // A run that cannot know what is broken does not begin.
+        assert!(before_a_run(state.path()).await.is_err());
+    }
+
+    /// Three drills were killed after they had restored: one of this state folder, one of another; the third is alive.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_mark_of_a_killed_drill_of_this_state_folder_is_taken_off_its_server() {
+        use crate::fault::wal::{Begin, FORMAT, Stamp};
+        let state = tempfile::tempdir().unwrap();
+        let server = crate::fault::server::start("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
+        let client = Client::new(&server.url()).unwrap();
+        let space = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/pid").unwrap());
+        let later = crate::fault::clock::wall_ms() / 1000 + 60;
+        // No process has this number: the largest that Linux gives is 4194304.
+        let mark = |run: &str| format!("llmfo-drill-lock.{run}.1.{space}.{later}");
+        let alive = format!("1700000000002-{}", std::process::id());
+        let logged = ["1700000000000-4194305", alive.as_str()];
+        crate::fault::restore::mark(&client, &alive, 60).await.unwrap();
+        for run in ["1700000000000-4194305", "1700000000001-4194305"] {
+            client.create_proxy(&mark(run), "127.0.0.1:0", "127.0.0.1:9", false).await.unwrap();
+        }
+        for run in logged {
+            let path = logs_folder(state.path()).join(format!("{run}.jsonl"));
+            let begin = Begin {
+                format: FORMAT,
+                run: run.into(),
+                drill: "d".into(),
+                pid: 1,
+                server: client.base_url().into(),
+                embedded: false,
+                lab_of_run: true,
+                lab_admin: None,
+                snapshot: BTreeMap::new(),
+            };
+            WalFile::create(&path).unwrap().append(Entry::Begin { at: Stamp::now(), begin }).unwrap();
+        }
+        let healing = heal(state.path(), None).await.unwrap();
+        assert_eq!((healing.cleanup, healing.said.len()), (Cleanup::Clean, 1), "{healing:?}");
+        assert!(healing.said[0].contains("run 1700000000000-4194305) ended without a final word; took its lock off"));
+        let left: Vec<String> = client.proxies().await.unwrap().into_keys().collect();
+        assert!(left.len() == 2 && left.iter().all(|n| !n.contains("1700000000000")), "{left:?}");
+        assert_eq!(heal(state.path(), None).await.unwrap().said, Vec::<String>::new());
     }
 }

@@ -193,9 +193,7 @@ pub async fn execute(
         }
         None => Vec::new(),
     };
-    if let Some(slow) = run.around.slow() {
-        run.evidence.spoils.add(slow);
-    }
+    run.evidence.stalls = run.around.stalls();
     checks::fill(&mut run.evidence.requests);
     run.journal.phase("judge", "");
     let judgement = judge(&run.evidence);

@@ -268,6 +268,7 @@ impl Safety {
             tokio::time::sleep(RESTORE_PAUSE).await;
         }
         if self.outcome.cleanup != Cleanup::Dirty {
+            self.whole = self.whole.again(&self.client).await;
             self.faults.set(Some(self.whole.clone()));
         }
         &self.outcome

@@ -18,7 +18,7 @@ use super::leftovers;
 use super::place::Place;
 use super::safety::{EXPIRY_MARGIN, RunIs, Safety};
 use super::signals::Stops;
-use super::watch::{LabWatch, Surroundings};
+use super::watch::{LabWatch, Own, Surroundings};
 use super::{Options, Reporter};
 use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::judge::judge;
@@ -47,6 +47,8 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Stage {
     pub(super) embedded: Option<Embedded>,
     pub(super) lab_watch: Option<LabWatch>,
+    /// Whether this process itself goes on.
+    pub(super) own: Option<Own>,
     /// The fault server, from before the lab begins there until safety has it.
     pub(super) place: Option<Place>,
     pub(super) safety: Option<Safety>,
@@ -183,6 +185,7 @@ impl<'a> Run<'a> {
             }
         };
         let topology = lab.topology().await?;
+        stage.own = Some(self.around.runner(self.anchor));
         stage.lab_watch = Some(LabWatch::start(&lab, &self.stops, self.anchor, self.around.clone()));
         Ok((lab, topology))
     }

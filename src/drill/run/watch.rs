@@ -1,4 +1,4 @@
-//! Looks about once a second whether the fault server answers and what was broken stays broken. Neither is the gateway's
+//! Looks about ten times a second whether the fault server answers and what was broken stays broken. Neither is the gateway's
 //! doing, so a run in which it is otherwise says nothing.
 
 use std::path::{Path, PathBuf};
@@ -6,44 +6,76 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::journal::Anchor;
 use super::lab::Lab;
 use super::signals::Stops;
 use crate::drill::spoilt::{Reason, Spoilt};
+use crate::drill::stalls::{self, Stalls};
 use crate::fault::client::Client;
 use crate::fault::restore::{Look, Standing, answers};
 use crate::fault::wal::{self, Entry};
 
-/// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks: see [`stalls::TICK_MS`]. A look is one or two small calls over loopback. On a real Toxiproxy, which
+/// counts no changes, whatever somebody else breaks and mends between two looks is not seen, so that they are short.
+const LOOK_EVERY: Duration = Duration::from_millis(stalls::TICK_MS as u64);
 
-/// What is well answers a look within milliseconds. From this on customers may have waited for the surroundings.
-const SLOW: Duration = Duration::from_millis(700);
+/// Looks whether a change was a healing of this run's own that is not over yet.
+const HEALING_LOOKS: u32 = 6;
 
-/// Whether the surroundings of the gateway stood still for a while, however well they were afterwards.
+/// When the runner, the lab and the fault server were seen, for as long as each is looked at.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings(Arc<Mutex<Option<Spoilt>>>);
+pub struct Surroundings(Arc<Mutex<Stalls>>);
 
 impl Surroundings {
-    /// A look took so long; the first one that took too long is kept, with the reason that it is.
-    pub fn took(&self, reason: Reason, whom: &str, span: Duration, at_ms: f64) {
-        if span < SLOW {
-            return;
-        }
-        let text = format!(
-            "{whom} took {:.0} ms to say that it is there, at {:.2} s: what customers met may be its doing",
-            span.as_secs_f64() * 1e3,
-            at_ms / 1e3
-        );
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Spoilt::for_a_while(reason, text));
+    /// Watches whether this process itself goes on, until it is dropped.
+    pub(super) fn runner(&self, anchor: Anchor) -> Own {
+        let mut sight = self.sight(Reason::GeneratorLate, anchor);
+        Own(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                sight.seen();
+            }
+        }))
     }
 
-    /// What was kept.
+    /// Looks at one of them begin now.
+    fn sight(&self, reason: Reason, anchor: Anchor) -> Sight {
+        Sight { around: self.clone(), reason, anchor, last_ms: anchor.elapsed_ms() }
+    }
+
+    /// Who stood still.
     #[must_use]
-    pub fn slow(&self) -> Option<Spoilt> {
+    pub fn stalls(&self) -> Stalls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A task that ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Own(JoinHandle<()>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The sights of one of them.
+struct Sight {
+    around: Surroundings,
+    reason: Reason,
+    anchor: Anchor,
+    last_ms: f64,
+}
+
+impl Sight {
+    /// It was seen now. What counts is the time since it was seen last: it may have stood still between two looks.
+    fn seen(&mut self) {
+        let now_ms = self.anchor.elapsed_ms();
+        let mut stalls = self.around.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stalls.seen(self.reason, self.last_ms, now_ms);
+        self.last_ms = now_ms;
     }
 }
 
@@ -97,7 +129,7 @@ impl Faults {
             Look::Silent(why) => {
                 Some(Spoilt::by(Reason::FaultServerLost, format!("the fault server did not answer: {why}")))
             }
-            Look::Changed(path, what) => Some(match self.healed_by_ours().await {
+            Look::Changed(path, what) => Some(match self.healed_in_the_end().await {
                 Some(why) => Spoilt::by(Reason::LeaseLost, why),
                 None => {
                     let path = crate::units::printable(&path, 80);
@@ -110,6 +142,18 @@ impl Faults {
                 }
             }),
         }
+    }
+
+    /// [`Faults::healed_by_ours`], which is written down only when all of it is healed: a look may come in the middle.
+    async fn healed_in_the_end(&self) -> Option<String> {
+        for _ in 1..HEALING_LOOKS {
+            let healed = self.healed_by_ours().await;
+            if healed.is_some() {
+                return healed;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.healed_by_ours().await
     }
 
     /// What this run has set up to heal has healed, in one sentence: the runner had stood still, or was not heard.
@@ -131,11 +175,11 @@ impl Faults {
     pub fn watch(&self, stops: Stops, anchor: Anchor, around: Surroundings) -> JoinHandle<()> {
         let faults = self.clone();
         tokio::spawn(async move {
+            let mut sight = around.sight(Reason::FaultServerLost, anchor);
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
-                let began = Instant::now();
                 let met = faults.look().await;
-                around.took(Reason::FaultServerLost, "the fault server", began.elapsed(), anchor.elapsed_ms());
+                sight.seen();
                 if let Some(met) = met {
                     let text = format!("{}, seen at {:.2} s", met.text, anchor.elapsed_ms() / 1e3);
                     stops.ask(met.reason.code(), &text);
@@ -146,8 +190,6 @@ impl Faults {
     }
 }
 
-/// Between two looks whether the lab answers.
-const LAB_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A lab that is silent for so long was stopped, or this machine was: times and answers say nothing about a gateway then.
 const LAB_SILENT: Duration = Duration::from_secs(2);
 
@@ -161,11 +203,11 @@ impl LabWatch {
     pub(super) fn start(lab: &Lab, stops: &Stops, anchor: Anchor, around: Surroundings) -> LabWatch {
         let (own, stops) = (lab.clone(), stops.clone());
         let task = tokio::spawn(async move {
+            let mut sight = around.sight(Reason::LabLost, anchor);
             loop {
-                tokio::time::sleep(LAB_LOOK_EVERY).await;
-                let began = Instant::now();
+                tokio::time::sleep(LOOK_EVERY).await;
                 let met = own.alive(LAB_SILENT).await;
-                around.took(Reason::LabLost, "the lab", began.elapsed(), anchor.elapsed_ms());
+                sight.seen();
                 if let Err(why) = met {
                     stops.ask(Reason::LabLost.code(), &format!("the lab did not answer: {why}"));
                     return;

@@ -2,6 +2,8 @@
 //! made first and looked around second, so that of two that start together at most one goes on. A marker whose process is
 //! gone, or whose time is over, is taken away.
 
+use std::collections::BTreeSet;
+
 use crate::fault::client::Client;
 use crate::fault::clock::wall_ms;
 use crate::fault::error::{FaultError, FaultKind};
@@ -58,6 +60,22 @@ pub async fn unmark(client: &Client, run: &str) -> Result<(), FaultError> {
         }
     }
     Ok(())
+}
+
+/// Takes away the marks of these runs that are over: one whose process was killed has left its own.
+///
+/// # Errors
+/// Of a call.
+pub async fn sweep(client: &Client, runs: &BTreeSet<String>) -> Result<Vec<Other>, FaultError> {
+    let mut gone = Vec::new();
+    for name in client.proxies().await?.into_keys() {
+        let Some(marker) = Marker::read(&name).filter(|m| m.is_over() && runs.contains(m.run)) else { continue };
+        match client.delete_proxy(&name).await {
+            Err(e) if e.kind != FaultKind::NotFound => return Err(e),
+            _ => gone.push(Other { run: marker.run.to_owned(), pid: marker.pid }),
+        }
+    }
+    Ok(gone)
 }
 
 #[derive(Debug, PartialEq, Eq)]

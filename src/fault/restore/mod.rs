@@ -16,7 +16,7 @@ use super::api::Proxy;
 use super::client::Client;
 use super::error::FaultError;
 pub use inject::{Hold, Injected, inject};
-pub use marker::{MARKER, Other, mark, unmark};
+pub use marker::{MARKER, Other, mark, sweep, unmark};
 pub use plan::{Act, FaultSpec, Plan, Server, Step, plan};
 pub use standing::{Look, Standing, answers};
 pub use undo::{Restored, restore};

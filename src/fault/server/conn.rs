@@ -151,6 +151,13 @@ impl Half {
         }
     }
 
+    /// Brings the toxics to this moment. True: they end this direction, and with it the connection, as soon as what stands
+    /// before the end is written.
+    fn ends(&mut self, now: Ts) -> bool {
+        self.wake = self.chain.advance(now);
+        self.chain.end().is_some()
+    }
+
     /// Moves what can be moved.
     fn poll(
         &mut self,
@@ -265,9 +272,16 @@ async fn copy(
         current.replace(set);
         let copying = poll_fn(|cx| {
             let now = clock();
-            let end = up.poll(cx, now, (&mut client, &live.up_received), (&mut upstream, &live.up_sent));
-            let end = end
-                .or_else(|| down.poll(cx, now, (&mut upstream, &live.down_received), (&mut client, &live.down_sent)));
+            // Where one direction is to end, nothing passes in the other any more: what is cut at once looks dead from both
+            // sides, and a request that came with its connection must not reach the upstream before the cut.
+            let (up_ends, down_ends) = (up.ends(now), down.ends(now));
+            let mut end = None;
+            if up_ends || !down_ends {
+                end = up.poll(cx, now, (&mut client, &live.up_received), (&mut upstream, &live.up_sent));
+            }
+            if end.is_none() && (down_ends || !up_ends) {
+                end = down.poll(cx, now, (&mut upstream, &live.down_received), (&mut client, &live.down_sent));
+            }
             if let Some(end) = end {
                 let by_peer = end == End::Rst && (up.peer_reset || down.peer_reset);
                 return Poll::Ready(if by_peer { Ending::Reset } else { Ending::Toxic(end) });

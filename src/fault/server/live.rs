@@ -25,7 +25,12 @@ pub struct Live {
     pub down_sent: AtomicU64,
     /// Ended by a toxic.
     pub ended_by_toxic: AtomicU64,
+    /// See [`Live::changed`].
+    pub revision: AtomicU64,
 }
+
+/// Numbers of changes: one sequence for all proxies, so that one that is deleted and made again never has an old number.
+static REVISIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Live {
     /// What they show now.
@@ -41,7 +46,13 @@ impl Live {
             down_received: self.down_received.load(Relaxed),
             down_sent: self.down_sent.load(Relaxed),
             ended_by_toxic: self.ended_by_toxic.load(Relaxed),
+            revision: self.revision.load(Relaxed),
         }
+    }
+
+    /// The proxy was switched, led elsewhere, or its toxics were changed: who looks only now and then sees that too.
+    pub fn changed(&self) {
+        self.revision.store(REVISIONS.fetch_add(1, Relaxed), Relaxed);
     }
 }
 

@@ -151,6 +151,7 @@ impl Proxy {
 
     /// Where to dial from now on.
     pub fn set_upstream(&self, text: String) {
+        self.live.changed();
         *self.upstream.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
@@ -221,6 +222,8 @@ impl Proxy {
         state.listen = bound.to_string();
         state.enabled = true;
         state.disabled_by = None;
+        drop(state);
+        self.live.changed();
         Ok(())
     }
 
@@ -233,6 +236,7 @@ impl Proxy {
     /// Closes the listener alone.
     pub async fn close_listener(&self) {
         self.state().enabled = false;
+        self.live.changed();
         Proxy::stop_listener(self.take_listener()).await;
     }
 
@@ -286,6 +290,7 @@ impl Proxy {
             change(&mut state.toxics);
             before
         };
+        self.live.changed();
         if let Err(why) = self.follow_black_hole().await {
             self.state().toxics = before;
             // It may have been made after we gave up waiting.

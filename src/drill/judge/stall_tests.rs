@@ -1,0 +1,137 @@
+//! What stood still around the gateway for less than a second, and the limits that it ran out on.
+
+use super::tests::{codes, effect, good};
+use super::*;
+use crate::drill::evidence::{GatewayAttempt, GatewayDecision, GatewayRecord, GatewayView};
+use crate::measure::End;
+
+/// The gateway's own account of [`good`]: the first three requests of the outage waited for the silence limit of 1,000 ms.
+fn accounted() -> Evidence {
+    let mut ev = good();
+    let mut view = GatewayView { name: "region-1".into(), ..GatewayView::default() };
+    for (i, r) in ev.requests.iter_mut().enumerate() {
+        let id = format!("r{i}");
+        r.gateway_request_id = Some(id.clone());
+        let waited = ev.windows[0].holds(r.started_ms) && r.started_ms < 5700.0;
+        let failed = GatewayAttempt {
+            target: "local-a".into(),
+            reason: "first_token_timeout".into(),
+            class: "provider".into(),
+            dialled_ms: 0.0,
+            ended_ms: 1000.0,
+        };
+        let answered = GatewayAttempt {
+            target: "local-b".into(),
+            class: "success".into(),
+            dialled_ms: if waited { 1000.0 } else { 0.0 },
+            ..GatewayAttempt::default()
+        };
+        let mut record = GatewayRecord { outcome: "answered".into(), ..GatewayRecord::default() };
+        record.attempts = if waited { vec![failed, answered] } else { vec![answered] };
+        // 100 ms to its first text, as the client has it.
+        record.timings.first_token_ms = 100.0;
+        view.decisions.push(GatewayDecision { request: id, at_ms: r.ended_ms, record });
+    }
+    ev.gateways = Some(vec![view]);
+    ev
+}
+
+/// The three requests that met the broken provider had their text so much later, all for the same reason.
+fn late_by(ev: &mut Evidence, ms: f64) {
+    for r in ev.requests.iter_mut().filter(|r| (5000.0..5700.0).contains(&r.started_ms)) {
+        for at in [&mut r.useful_text_ms, &mut r.committed_ms] {
+            *at = at.map(|v| v + ms);
+        }
+        r.ended_ms += ms;
+    }
+}
+
+/// And the gateway says so, too.
+fn gateway_late_by(ev: &mut Evidence, ms: f64) {
+    for decision in ev.gateways.iter_mut().flatten().flat_map(|g| &mut g.decisions) {
+        if decision.record.attempts.len() == 2 {
+            decision.record.timings.first_token_ms += ms;
+        }
+    }
+}
+
+#[test]
+fn the_account_by_hand_is_a_pass_and_a_slow_gateway_fails() {
+    let mut ev = accounted();
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.recovery.bound.n, j.recovery.bound.within), (vec![], 3, 3));
+    late_by(&mut ev, 300.0);
+    gateway_late_by(&mut ev, 300.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["slow_failover"], Verdict::Fail));
+}
+
+/// 300 ms late, while somebody stood still for 350 ms under each of the three: less than any limit of the gateway.
+#[test]
+fn a_limit_that_was_missed_by_less_than_somebody_stood_still_is_nobodys() {
+    for reason in [Reason::GeneratorLate, Reason::LabLost, Reason::FaultServerLost] {
+        let mut ev = accounted();
+        late_by(&mut ev, 300.0);
+        gateway_late_by(&mut ev, 300.0);
+        // From 5,600 to 5,950: the first is under way until 6,410, the third begins at 5,510.
+        ev.stalls.seen(reason, 5600.0, 5950.0);
+        let j = judge(&ev);
+        assert_eq!((codes(&j), j.verdict), (vec![reason.code()], Verdict::Invalid));
+        assert!(j.findings[0].examples[0].contains("up to 350 ms, until 5.95 s"), "{:?}", j.findings);
+        // Missed by more than that, it is the gateway's.
+        late_by(&mut ev, 300.0);
+        gateway_late_by(&mut ev, 300.0);
+        assert_eq!(codes(&judge(&ev)), vec!["slow_failover"]);
+        // So it is where the pause was at another time.
+        let mut ev = accounted();
+        late_by(&mut ev, 300.0);
+        gateway_late_by(&mut ev, 300.0);
+        ev.stalls.seen(reason, 9000.0, 9350.0);
+        assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    }
+}
+
+/// The case of a busy machine: by the gateway's own record committed in time, read 750 ms later.
+#[test]
+fn an_answer_that_was_committed_in_time_and_read_late_is_nobodys() {
+    let mut ev = accounted();
+    late_by(&mut ev, 750.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["generator_late"], Verdict::Invalid));
+    assert!(j.findings[0].examples[0].ends_with("the latest by 750 ms"), "{:?}", j.findings);
+}
+
+fn refuse(r: &mut RequestRow) {
+    (r.end, r.done_marker, r.finish_reason, r.text) = (End::HttpError, false, None, String::new());
+    (r.committed_ms, r.useful_text_ms, r.status) = (None, None, Some(503));
+}
+
+/// The lab stood still for 900 ms, longer than the first-token limit of 600 ms: stand-ins ran out on it too, and breakers opened.
+#[test]
+fn a_pause_in_which_a_limit_runs_out_excuses_what_failed_and_no_harm() {
+    let mut ev = accounted();
+    ev.declared.first_token_limit_ms = 600.0;
+    refuse(&mut ev.requests[22]);
+    refuse(&mut ev.requests[40]);
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    ev.stalls.seen(Reason::LabLost, 5200.0, 6100.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["lab_lost"], Verdict::Invalid));
+    ev.effects = vec![effect(1, "k"), effect(2, "k")];
+    assert_eq!(judge(&ev).verdict, Verdict::Fail, "harm is harm");
+    let mut well = accounted();
+    well.stalls.seen(Reason::LabLost, 5200.0, 6100.0);
+    assert_eq!(judge(&well).verdict, Verdict::Pass, "what went well went well");
+}
+
+/// A short pause excuses whom it met: one of two. The other one failed long after it.
+#[test]
+fn a_short_pause_excuses_nobody_whom_it_did_not_meet() {
+    let mut ev = accounted();
+    refuse(&mut ev.requests[22]);
+    ev.stalls.seen(Reason::LabLost, 5550.0, 5800.0);
+    assert_eq!(codes(&judge(&ev)), vec!["lab_lost"]);
+    refuse(&mut ev.requests[40]);
+    let j = judge(&ev);
+    assert!(codes(&j).contains(&"no_failover") && j.verdict == Verdict::Fail, "{:?}", codes(&j));
+}
