@@ -33,7 +33,7 @@
 //! | [`fault`] | Toxiproxy client, embedded server, toxics, restore |
 //! | [`lab`] | scripted providers, regional dependencies, ticket system |
 //! | [`load`] | open-loop conversation driver: the customer application |
-//! | [`bench`] | the gateway beside Envoy, in one run, and its soak |
+//! | [`mod@bench`] | the gateway beside Envoy, in one run, and its soak |
 //! | [`drill`] | compile, run, judge, report, safety |
 //! | [`sim`] | `[P]` months of outages on the same core: provider models, outages, checkers, figures |
 
