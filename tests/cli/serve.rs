@@ -1,6 +1,6 @@
 //! `llmfo serve` as its user meets it: what it refuses, what it prints, how it ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -400,9 +400,16 @@ fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
         rustix::pty::unlockpt(&terminal).unwrap();
         let name = rustix::pty::ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let stdin = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let ours = stdin.try_clone().unwrap();
         let mut drained = Served::with_stdin(serve(dir.path(), &[]), &["--drain-s", "1"], stdin.into());
-        // The terminal is gone; whoever opened it tells with SIGHUP.
+        // The terminal is gone; whoever opened it tells with SIGHUP. A process that another test is just starting may hold it
+        // open for a moment more.
         drop(terminal);
+        let closing = Instant::now();
+        while ours.is_terminal() {
+            assert!(closing.elapsed() < LIMIT, "the terminal does not go");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let mut client = ask(&drained);
         drained.signal(signal);
         let (code, took) = drained.wait();
