@@ -388,12 +388,23 @@ pub fn silent() -> SocketAddr {
     provider
 }
 
+fn is_ignored(signal: rustix::process::Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map_or("0", str::trim).to_owned();
+    u64::from_str_radix(&mask, 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+}
+
 #[test]
 fn a_closed_terminal_and_a_quit_drain_too_and_nohup_is_respected() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir, &policy(silent(), ""));
     for signal in [rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
         use rustix::pty::OpenptFlags;
+        // Whoever began these tests in the background of a shell has some signals ignored, and so has all that they begin.
+        if is_ignored(signal) {
+            eprintln!("SKIPPED {signal:?}: it is ignored by whatever started the tests");
+            continue;
+        }
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let terminal = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&terminal).unwrap();
