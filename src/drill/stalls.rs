@@ -9,10 +9,13 @@ use super::spoilt::{Reason, Spoilt};
 pub const TICK_MS: f64 = 100.0;
 /// A pause between two sights that is kept: a look of a busy machine may come late by as much as its own interval.
 pub const KEPT_MS: f64 = 2.0 * TICK_MS;
-/// From this on everything in a run may be the doing of a pause, whatever the limits are.
-const WHOLE_RUN_MS: f64 = 700.0;
-/// What a pause has set off (a breaker that opened, a queue) goes on for this many times its length.
+/// From this on a pause is long, whatever the gateway's limits are.
+const LONG_MS: f64 = 700.0;
+/// What a pause has set off (a queue) goes on for this many times its length.
 const AFTERMATH: f64 = 2.0;
+/// What a long one has set off goes on for this long: limits have run out in it, breakers opened, and one that opened at its end
+/// has its first cooldown (five seconds where a policy says nothing) and a probe before it.
+const LONG_AFTERMATH_MS: f64 = 6_000.0;
 /// Pauses that are kept; of more the earlier ones say enough.
 const MOST: usize = 1000;
 
@@ -43,27 +46,32 @@ impl Stall {
 
 /// All pauses of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stalls(Vec<Stall>);
+pub struct Stalls {
+    all: Vec<Stall>,
+    /// From this on one is long.
+    long_ms: Option<f64>,
+}
 
 impl Stalls {
     /// Somebody was seen, and the time before was so long after the one before that.
     pub fn seen(&mut self, reason: Reason, last_ms: f64, now_ms: f64) {
-        if now_ms - last_ms >= KEPT_MS && self.0.len() < MOST {
-            self.0.push(Stall { reason, from_ms: last_ms, until_ms: now_ms });
+        if now_ms - last_ms >= KEPT_MS && self.all.len() < MOST {
+            self.all.push(Stall { reason, from_ms: last_ms, until_ms: now_ms });
         }
     }
 
     /// Nobody stood still.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// How much of this time anybody stood still.
     #[must_use]
     pub fn within(&self, from_ms: f64, until_ms: f64) -> f64 {
-        let cut = |s: &Stall| (s.from_ms.max(from_ms), s.until_ms.min(until_ms));
-        let mut parts: Vec<(f64, f64)> = self.0.iter().map(cut).filter(|(a, b)| a < b).collect();
+        let end = |s: &Stall| if self.is_long(s) { self.over(s) } else { s.until_ms };
+        let cut = |s: &Stall| (s.from_ms.max(from_ms), end(s).min(until_ms));
+        let mut parts: Vec<(f64, f64)> = self.all.iter().map(cut).filter(|(a, b)| a < b).collect();
         parts.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum, mut end) = (0.0, f64::NEG_INFINITY);
         for (a, b) in parts {
@@ -76,12 +84,30 @@ impl Stalls {
     /// A request of this time met a pause, or what came of one.
     #[must_use]
     pub fn met(&self, from_ms: f64, until_ms: f64) -> bool {
-        self.0.iter().any(|s| s.from_ms < until_ms && s.until_ms + AFTERMATH * s.span() > from_ms)
+        self.all.iter().any(|s| s.from_ms < until_ms && self.over(s) > from_ms)
+    }
+
+    /// When what it has set off is over.
+    fn over(&self, s: &Stall) -> f64 {
+        s.until_ms + if self.is_long(s) { LONG_AFTERMATH_MS } else { AFTERMATH * s.span() }
+    }
+
+    fn is_long(&self, s: &Stall) -> bool {
+        self.long_ms.is_some_and(|long| s.span() >= long)
+    }
+
+    /// The same, where the limits that the gateway works with are known: one that is longer than the shortest of them is long, and
+    /// what failed for a while after it may come of it.
+    #[must_use]
+    pub fn under(&self, limits_ms: &[f64]) -> Stalls {
+        // A sight may be late by one interval although nobody stood still.
+        let long = limits_ms.iter().copied().filter(|l| *l > KEPT_MS).fold(LONG_MS, f64::min) + TICK_MS;
+        Stalls { long_ms: Some(long), ..self.clone() }
     }
 
     /// The longest from this moment on. Where the runner stood still it saw nobody else either: then it is named.
     fn longest(&self, since_ms: f64) -> Option<&Stall> {
-        let late = || self.0.iter().filter(|s| s.until_ms > since_ms);
+        let late = || self.all.iter().filter(|s| s.until_ms > since_ms);
         let longest = late().max_by(|a, b| a.span().total_cmp(&b.span()))?;
         let runner = late().find(|s| {
             let both = s.until_ms.min(longest.until_ms) - s.from_ms.max(longest.from_ms);
@@ -101,15 +127,6 @@ impl Stalls {
             stall.until_ms / 1e3
         );
         Some(Spoilt::for_a_while(stall.reason, text))
-    }
-
-    /// One so long that the gateway's own limits ran out in it: whatever failed after `since_ms` may come of it.
-    /// `limits_ms`: those that the gateway works with.
-    #[must_use]
-    pub fn whole_run(&self, since_ms: f64, limits_ms: &[f64]) -> Option<Spoilt> {
-        // A sight may be late by one interval although nobody stood still.
-        let least = limits_ms.iter().copied().filter(|l| *l > KEPT_MS).fold(WHOLE_RUN_MS, f64::min) + TICK_MS;
-        self.longest(since_ms).filter(|s| s.span() >= least).and_then(|_| self.said(since_ms))
     }
 }
 
@@ -148,12 +165,15 @@ mod tests {
         assert_eq!(s.said(3000.0), None, "before anything was broken");
     }
 
+    /// 750 ms: more than a limit of 600 ms and a tick, less than the 800 ms of a longer one, and then 6 s for what it set off.
     #[test]
-    fn what_spoils_a_whole_run_follows_from_the_limits() {
-        let s = stalls(&[(Reason::LabLost, 1000.0, 1750.0)]);
-        // 750 ms: more than a limit of 600 ms and a tick, less than the 800 ms of a longer one.
-        assert!(s.whole_run(0.0, &[600.0, 800.0, 0.0]).is_some());
-        assert_eq!(s.whole_run(0.0, &[5000.0]), None);
-        assert_eq!(s.whole_run(2000.0, &[600.0]), None);
+    fn what_is_long_follows_from_the_limits_and_excuses_nothing_before_it_and_little_after_it() {
+        let s = stalls(&[(Reason::LabLost, 10_000.0, 10_750.0)]);
+        let (long, short) = (s.under(&[600.0, 800.0, 0.0]), s.under(&[5000.0]));
+        assert!(!long.met(9_000.0, 9_990.0) && !short.met(9_000.0, 9_990.0), "over before it");
+        assert!(long.met(9_000.0, 10_100.0) && short.met(9_000.0, 10_100.0));
+        assert!(long.met(16_700.0, 16_800.0) && !long.met(16_760.0, 16_800.0));
+        assert!(short.met(12_200.0, 12_300.0) && !short.met(12_260.0, 12_300.0), "twice its length");
+        assert_eq!((long.within(9_000.0, 30_000.0), short.within(9_000.0, 30_000.0)), (6_750.0, 750.0));
     }
 }

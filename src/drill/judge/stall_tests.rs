@@ -135,3 +135,32 @@ fn a_short_pause_excuses_nobody_whom_it_did_not_meet() {
     let j = judge(&ev);
     assert!(codes(&j).contains(&"no_failover") && j.verdict == Verdict::Fail, "{:?}", codes(&j));
 }
+
+/// 900 ms, in which limits of 600 ms run out. What was over before it, what came long after it, and words that nobody wrote are no
+/// doing of it.
+#[test]
+fn a_long_pause_excuses_nothing_that_it_cannot_explain() {
+    let failed = |i: usize| {
+        let mut ev = accounted();
+        ev.declared.first_token_limit_ms = 600.0;
+        refuse(&mut ev.requests[i]);
+        ev
+    };
+    let with_pause = |mut ev: Evidence, from_ms: f64| {
+        ev.stalls.seen(Reason::LabLost, from_ms, from_ms + 900.0);
+        judge(&ev)
+    };
+    let at = failed(22).requests[22].clone();
+    assert_eq!(judge(&failed(22)).verdict, Verdict::Fail);
+    assert_eq!(with_pause(failed(22), at.started_ms - 100.0).verdict, Verdict::Invalid, "under way in it");
+    assert_eq!(with_pause(failed(22), at.ended_ms + 50.0).verdict, Verdict::Fail, "over before it");
+    let mut ev = accounted();
+    ev.declared.first_token_limit_ms = 600.0;
+    let answered =
+        ev.requests.iter_mut().rfind(|r| (5_000.0..6_500.0).contains(&r.started_ms) && !r.text.is_empty()).unwrap();
+    let from_ms = answered.started_ms;
+    answered.text += " and words that no provider wrote";
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    let j = with_pause(ev, from_ms);
+    assert!(j.verdict == Verdict::Fail && codes(&j).contains(&"invented_text"), "{:?}", codes(&j));
+}
