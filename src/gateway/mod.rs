@@ -52,7 +52,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Expected, Result};
 use crate::event::Event;
-use crate::policy::{Policy, Target, TargetId};
+use crate::policy::{Policy, TargetId};
 use crate::router::{Engine, Input};
 use crate::telemetry::{Journal, JournalSettings};
 use crate::units::Ts;
@@ -134,9 +134,9 @@ pub struct Gateway {
 const REMEMBERED_AT_ONCE: usize = 1_000;
 /// A target without evidence is looked at so often.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Connections that are kept ready are looked after at least, and at most, so often.
-const READY_EVERY_MOST: Duration = Duration::from_secs(10);
-const READY_EVERY_LEAST: Duration = Duration::from_millis(100);
+/// Idle connections are looked after at least, and at most, so often.
+const TEND_EVERY_MOST: Duration = Duration::from_secs(10);
+const TEND_EVERY_LEAST: Duration = Duration::from_millis(100);
 /// Limit of one look.
 const CHECK_LIMIT: Duration = Duration::from_secs(3);
 /// What is left for the error events of cut streams to reach their clients, and for connections to close.
@@ -288,10 +288,7 @@ impl Gateway {
         let mut helpers = vec![tokio::spawn(Arc::clone(&app.driver).run_clock())];
         helpers.push(tokio::spawn(expiry::watch(Arc::clone(&app), expired)));
         helpers.push(tokio::spawn(sampling::judge(Arc::downgrade(&app))));
-        let mut looks = Vec::new();
-        for target in &policy.targets {
-            looks.extend(watch(&app, target));
-        }
+        let looks = watch(&app, &policy);
         Ok(Gateway {
             listen,
             admin,
@@ -393,29 +390,29 @@ async fn bind(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-/// What goes on beside requests at one target.
-fn watch(app: &Arc<App>, target: &Target) -> Vec<JoinHandle<()>> {
+/// What goes on beside requests, at every target.
+fn watch(app: &Arc<App>, policy: &Policy) -> Vec<JoinHandle<()>> {
+    let tended = policy.targets.iter().map(|t| tokio::spawn(tend(Arc::clone(app), t.id)));
     // A stand-in that is never asked is left alone altogether.
-    if app.observe && !crate::router::observe::asked_first(&app.policy(), target.id) {
-        return Vec::new();
-    }
-    let mut all = vec![tokio::spawn(look(Arc::clone(app), target.id))];
-    if target.connection.ready > 0 {
-        all.push(tokio::spawn(keep_ready(Arc::clone(app), target.id)));
-    }
-    all
+    let asked = |id: TargetId| !app.observe || crate::router::observe::asked_first(policy, id);
+    let looked_at = policy.live_targets().filter(|t| asked(t.id)).map(|t| tokio::spawn(look(Arc::clone(app), t.id)));
+    tended.chain(looked_at).collect()
 }
 
-/// Keeps connections open that nobody has needed yet: who stands in for another then answers without a handshake. Each is
-/// renewed before it is too old; where none can be made, nothing is said: requests and probes find out what is wrong.
-async fn keep_ready(app: Arc<App>, id: TargetId) {
+/// Looks after the connections that nobody uses. What is old, or closed by its other end, is let go: an idle one is driven by
+/// nobody else. And where some shall be ready before anybody needs them, so that who stands in for another answers without a
+/// handshake, they are made and renewed; where none can be made, nothing is said: requests and probes find out what is wrong.
+async fn tend(app: Arc<App>, id: TargetId) {
     loop {
         let Some(dialable) = app.targets.get(id) else { return };
         let connection = &dialable.target.connection;
-        let pause = (connection.idle / 4).clamp(READY_EVERY_LEAST, READY_EVERY_MOST);
-        let wanted = usize::try_from(connection.ready).unwrap_or(usize::MAX);
+        let pause = (connection.idle / 4).clamp(TEND_EVERY_LEAST, TEND_EVERY_MOST);
+        let policy = app.policy();
+        let unused =
+            policy.retired.targets.contains(&id) || (app.observe && !crate::router::observe::asked_first(&policy, id));
+        let wanted = if unused { 0 } else { usize::try_from(connection.ready).unwrap_or(usize::MAX) };
         let _ = tokio::time::timeout(CHECK_LIMIT, dialable.client.make_ready(wanted, pause)).await;
-        drop(dialable);
+        drop((dialable, policy));
         tokio::time::sleep(pause).await;
     }
 }

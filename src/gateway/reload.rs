@@ -65,7 +65,7 @@ impl Gateway {
         for look in self.looks.drain(..) {
             look.abort();
         }
-        self.looks.extend(policy.live_targets().flat_map(|t| watch(app, t)));
+        self.looks.extend(watch(app, &policy));
         for gone in before.live_targets().filter(|t| policy.target_named(&t.name).is_none()) {
             app.metrics.forget_target(&gone.name);
         }

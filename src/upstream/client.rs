@@ -128,8 +128,8 @@ impl Client {
         speak(stream, agreed).await
     }
 
-    /// Makes connections until so many requests can begin at once on what will last for at least `lasting`; closes what is too old.
-    /// Returns when that is so.
+    /// Closes idle connections that their other end has closed or that will not last for `lasting`, and makes new ones until so many
+    /// requests can begin at once. Returns when that is so.
     ///
     /// # Errors
     /// Why one could not be made.

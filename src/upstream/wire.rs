@@ -32,7 +32,7 @@ pub(super) enum Wire {
     Many(Place),
 }
 
-/// HTTP/1.1. It is driven by whoever has it, and by nobody while it is idle: between a task of its own and the one that waits
+/// HTTP/1.1. It is driven by whoever has it, and while it is idle only when the pool looks at it: between a task of its own and the one that waits
 /// for what it brings every piece of an answer would be a word from one to the other. Dropping it closes the socket at once.
 pub(super) struct One {
     pub(super) sender: http1::SendRequest<Pieces>,

@@ -1,11 +1,11 @@
 //! Connections that are kept before anybody needs them, and how long an unused one is kept.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::gateway::{Change, Rig, policy};
 use crate::h2mock::{Act, H2Mock};
-use crate::mock::{Mock, good, status};
+use crate::mock::{Mock, Then, good, status};
 
 /// With these settings for the connections of one target.
 fn rig(targets: &[(&str, SocketAddr)], of: SocketAddr, connection: &str) -> Rig {
@@ -74,6 +74,42 @@ fn a_connection_that_was_unused_for_too_long_is_not_used() {
     std::thread::sleep(Duration::from_millis(450));
     assert_eq!(rig.stream().status, 200);
     kinds(2, 0);
+}
+
+/// Answers well, then waits until the gateway closes the connection, saying before that itself that it will say no more, or not.
+fn answers_once(closes: bool) -> Mock {
+    let answer = good("a");
+    Mock::start(move |seen, wire| {
+        answer(seen, wire);
+        if closes {
+            wire.say_no_more();
+        }
+        wire.wait_gone();
+        Then::Fin
+    })
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_also_where_nobody_comes_again() {
+    let a = answers_once(false);
+    let rig = rig(&[("a", a.address)], a.address, "{ idle_s: 0.8 }");
+    let from = Instant::now();
+    assert_eq!(rig.stream().status, 200);
+    let kept = a.wait_cancelled(1).duration_since(from);
+    // A quarter of the limit before it at the earliest.
+    assert!(kept >= Duration::from_millis(550), "{kept:?}");
+    assert_eq!(a.connections(), 2, "the look at the start, and the request");
+}
+
+#[test]
+fn a_connection_that_its_provider_has_closed_is_closed_here_too() {
+    let a = answers_once(true);
+    // By age alone it would go after 15 s at the earliest; it is looked after every 5 s.
+    let rig = rig(&[("a", a.address)], a.address, "{ idle_s: 20 }");
+    let from = Instant::now();
+    assert_eq!(rig.stream().status, 200);
+    let kept = a.wait_cancelled(1).duration_since(from);
+    assert!(kept < Duration::from_secs(12), "{kept:?}");
 }
 
 #[test]

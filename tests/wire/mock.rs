@@ -232,6 +232,11 @@ impl Wire {
         self.raw("0\r\n\r\n");
     }
 
+    /// Closes this side: nothing more will be said.
+    pub fn say_no_more(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Waits until the client closes (a cancel); at most 20 s.
     pub fn wait_gone(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
