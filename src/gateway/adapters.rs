@@ -3,20 +3,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::held::Held;
 use super::targets::find;
 use crate::check::{Schema, Verdict};
 use crate::event::Event;
 use crate::policy::{Policy, Route, Target, TargetId};
 use crate::router::{Failure, Input};
 use crate::units::printable;
-use crate::wire::chunk::Chunk;
-use crate::wire::sse::MAX_EVENT_BYTES;
-use crate::wire::{AnswerChoice, ChatRequest, Secrets, SseReader, Transcript};
+use crate::wire::{AnswerChoice, ChatRequest, Overheard};
 
 /// Longest text of an adapter, in bytes: it goes with every adapted request.
 const TEXT_BYTES_MAX: u64 = 64 * 1024;
@@ -55,7 +54,7 @@ const SCHEMAS_MAX: usize = 64;
 /// The texts that hold now, and the schemas that were asked for last.
 #[derive(Debug, Default)]
 pub struct Adapters {
-    now: RwLock<Arc<Texts>>,
+    now: Held<Texts>,
     /// By the SHA-256 of their text; the one that was used last stands last.
     schemas: Mutex<VecDeque<(String, Option<Arc<Kept>>)>>,
 }
@@ -64,21 +63,20 @@ impl Adapters {
     /// With these texts.
     #[must_use]
     pub fn new(texts: Texts) -> Adapters {
-        Adapters { now: RwLock::new(Arc::new(texts)), schemas: Mutex::default() }
+        Adapters { now: Held::new(texts), schemas: Mutex::default() }
     }
 
     /// The texts that hold now. A request keeps them to its end, as it keeps its policy.
     #[must_use]
     pub fn now(&self) -> Arc<Texts> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+        self.now.now()
     }
 
     /// Others hold from now on. Those of the policy before stay until the next one: a request that arrives in this moment may
     /// still be judged by that policy. A target whose text is another under the same version is told of: what was evaluated is
     /// not what is sent.
     pub fn hold(&self, policy: &Policy, before: &Policy, texts: Texts) -> Vec<Event> {
-        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
-        let mut all = Texts::clone(&now);
+        let mut all = Texts::clone(&self.now.now());
         all.retain(|id, _| before.live_targets().any(|t| t.id == *id));
         let same_version = |id: TargetId| {
             let was = before.targets.iter().find(|t| t.id == id);
@@ -93,7 +91,7 @@ impl Adapters {
         });
         let told = told.collect();
         all.extend(texts);
-        *now = Arc::new(all);
+        self.now.hold(all);
         told
     }
 
@@ -207,17 +205,9 @@ impl Kept {
     /// # Errors
     /// It does not keep the schema.
     pub fn check_stream(&self, out: &[Bytes]) -> Result<(), Failure> {
-        let mut reader = SseReader::new(MAX_EVENT_BYTES);
-        let mut said = Transcript::new(super::relay::attempt::ANSWER_BYTES_MAX);
-        for bytes in out {
-            reader.push(bytes.clone());
-            while let Some(Ok(event)) = reader.next() {
-                if let Ok(chunk) = Chunk::read(&event.data, &Secrets::default()) {
-                    said.add(&chunk);
-                }
-            }
-        }
-        self.check(&said.facts().choices)
+        let mut heard = Overheard::new(super::relay::attempt::ANSWER_BYTES_MAX);
+        out.iter().cloned().for_each(|bytes| heard.add(bytes));
+        self.check(&heard.end().facts().choices)
     }
 }
 

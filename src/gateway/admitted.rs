@@ -2,10 +2,11 @@
 //! system prompt it is asked. A record about something else is evidence of nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 
 use super::app::App;
 use super::driver::Watcher;
+use super::held::Held;
 use super::relay::attempt::Ended;
 use crate::event::Event;
 use crate::policy::{Route, TargetId, sha256_hex};
@@ -44,7 +45,7 @@ struct Told {
 /// What holds now, and what people were told.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    now: RwLock<Arc<Admissions>>,
+    now: Held<Admissions>,
     told: Mutex<Told>,
 }
 
@@ -52,29 +53,25 @@ impl Admitted {
     /// With these.
     #[must_use]
     pub fn new(admissions: Admissions) -> Admitted {
-        Admitted { now: RwLock::new(Arc::new(admissions)), told: Mutex::default() }
+        Admitted { now: Held::new(admissions), told: Mutex::default() }
     }
 
     /// Others hold from now on; people are told anew.
     pub fn hold(&self, admissions: Admissions) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(admissions);
+        self.now.hold(admissions);
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Told::default();
-    }
-
-    fn now(&self) -> Arc<Admissions> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// SHA-256 of a request's system prompt, if any record speaks about prompts. Without one it is that of no text.
     #[must_use]
     pub fn prompt(&self, request: &ChatRequest) -> Option<String> {
-        let speaks = !self.now().prompts.is_empty();
+        let speaks = !self.now.now().prompts.is_empty();
         speaks.then(|| sha256_hex(request.system_text().unwrap_or_default().as_bytes()))
     }
 
     /// What this answer is told to be, if its target's records speak about another model. `None` also if that was told before.
     fn strange(&self, target: TargetId, ended: &Ended) -> Option<String> {
-        let now = self.now();
+        let now = self.now.now();
         let tested = now.identities.get(&target)?;
         let model = ended.model.as_ref().filter(|model| !tested.iter().any(|t| t.model == **model));
         let had_one = tested.iter().any(|t| t.fingerprint.is_some());
@@ -109,7 +106,7 @@ impl App {
     pub(super) fn look_at_prompt(&self, route: &Route, prompt: Option<&str>) {
         let (Some(prompt), Some(tier)) = (prompt, route.tiers.first()) else { return };
         let Some(group) = &tier.group else { return };
-        let now = self.admitted.now();
+        let now = self.admitted.now.now();
         for target in &tier.targets {
             let key = (group.clone(), *target);
             if now.prompts.get(&key).is_none_or(|tested| tested == prompt) {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
 use super::adapters;
 use super::app::App;
+use super::held::Held;
 use super::targets::{Dialable, find};
 use crate::assets;
 use crate::check::golden::{Golden, Needs};
@@ -102,29 +103,25 @@ fn unusable(group: &str, place: &str, why: &str) -> Expected {
 /// The sets that hold now.
 #[derive(Debug)]
 pub struct GoldenSets {
-    now: RwLock<Arc<Sets>>,
+    now: Held<Sets>,
 }
 
 impl GoldenSets {
     /// With these.
     #[must_use]
     pub fn new(sets: Sets) -> GoldenSets {
-        GoldenSets { now: RwLock::new(Arc::new(sets)) }
+        GoldenSets { now: Held::new(sets) }
     }
 
     /// Others hold from now on.
     pub fn hold(&self, sets: Sets) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(sets);
-    }
-
-    fn now(&self) -> Arc<Sets> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+        self.now.hold(sets);
     }
 
     /// The set of a group.
     #[must_use]
     pub fn of(&self, group: &str) -> Option<Arc<Set>> {
-        self.now().get(group).cloned()
+        self.now.now().get(group).cloned()
     }
 }
 

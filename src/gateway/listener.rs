@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use super::http::{Answer, REQUEST_ID, Refusal, set};
@@ -113,25 +114,35 @@ pub async fn serve<F, Fut, I>(
         };
         let served = (handler.clone(), ids.clone());
         let (builder, open, stop) = (builder.clone(), open.clone(), stop.clone());
-        match lanes.as_ref().and_then(|lanes| lanes.place()) {
-            Some(lane) => {
-                // The other lane's reactor must know it.
-                let Ok(stream) = stream.into_std() else { continue };
-                lane.handle().clone().spawn(async move {
-                    let Ok(stream) = TcpStream::from_std(stream) else { return };
-                    connection(stream, &builder, limits.write_stall, stop, open, served).await;
-                    drop((lane, place));
-                });
-            }
-            None => drop(tokio::spawn(async move {
-                connection(stream, &builder, limits.write_stall, stop, open, served).await;
-                drop(place);
-            })),
-        }
+        let lane = lanes.as_ref().and_then(|lanes| lanes.place());
+        let on = lane.as_ref().map_or_else(Handle::current, |lane| lane.handle().clone());
+        // The reactor of the thread that will serve it must know it.
+        let Ok(stream) = stream.into_std() else { continue };
+        on.spawn(async move {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            connection(stream, &builder, limits.write_stall, stop, Open::new(open), served).await;
+            drop((lane, place));
+        });
     }
     drop(listener);
     let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     let _ = places.acquire_many(all).await;
+}
+
+/// A connection, counted as long as this lives: also if whoever serves it panics, or its thread ends.
+struct Open(Gauge);
+
+impl Open {
+    fn new(gauge: Gauge) -> Open {
+        gauge.inc();
+        Open(gauge)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Serves one connection to its end.
@@ -140,7 +151,7 @@ async fn connection<F, Fut, I>(
     builder: &Builder,
     write_stall: Duration,
     mut stop: watch::Receiver<bool>,
-    open: Gauge,
+    _open: Open,
     (handler, ids): (F, I),
 ) where
     F: Fn(Request<Incoming>, Arc<AtomicBool>, String) -> Fut,
@@ -161,7 +172,6 @@ async fn connection<F, Fut, I>(
             Ok::<_, Infallible>(answer)
         }
     });
-    open.inc();
     // An error here is the client's connection failing; whoever was served has been told by a dropped body.
     let ended = {
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
@@ -183,7 +193,6 @@ async fn connection<F, Fut, I>(
     if let Some(ended) = ended {
         peer.linger(ended.is_err()).await;
     }
-    open.dec();
 }
 
 /// A bug: the handler panicked. Its client hears so; everything it held has been released by dropping it.

@@ -22,6 +22,7 @@ pub mod driver;
 pub mod expiry;
 pub mod front;
 pub mod golden;
+mod held;
 pub mod http;
 pub mod intake;
 pub mod lanes;

@@ -18,9 +18,7 @@ use super::targets::Dialable;
 use crate::policy::TargetId;
 use crate::router::{Failure, Limits, Withhold};
 use crate::telemetry::Metrics;
-use crate::wire::chunk::Chunk;
-use crate::wire::sse::MAX_EVENT_BYTES;
-use crate::wire::{AnswerFacts, ErrorObject, Secrets, SseReader, StreamSettings, Transcript};
+use crate::wire::{ErrorObject, Overheard, StreamSettings, Transcript};
 
 /// Output tokens that a probe may cost.
 const PROBE_TOKENS: u32 = 16;
@@ -123,7 +121,7 @@ async fn ask(
         forced: app.orders.forced(target),
     };
     let mut attempt = Attempt::start(dialable.client.clone(), plan, app.in_flight(target));
-    let mut heard = question.map(|_| Heard::new());
+    let mut heard = question.map(|_| Overheard::new(JUDGED_BYTES_MAX));
     loop {
         match attempt.next(app.anchor).await {
             Step::Connected { reused } => {
@@ -136,12 +134,12 @@ async fn ask(
             Step::Commit => app.driver.committed(key),
             Step::Out(out) => {
                 if let Some(heard) = &mut heard {
-                    heard.add(out);
+                    out.into_iter().for_each(|bytes| heard.add(bytes));
                 }
             }
             Step::Ended(ended) => {
-                if let (Some(question), Some(heard)) = (question, &heard)
-                    && let Some(why) = heard.broken(question)
+                if let (Some(question), Some(heard)) = (question, heard.take())
+                    && let Some(why) = not_good(&heard.end(), question)
                 {
                     Metrics::kind(&app.metrics.probes, &dialable.target.name, "not_good");
                     dialable.evidence.bad("quality");
@@ -161,41 +159,17 @@ fn broken(failure: Failure) -> Box<Broke> {
     Box::new(Broke { failure, stale: false, error: None, tool_calls_delivered: false })
 }
 
-/// What was answered to a case.
-struct Heard {
-    reader: SseReader,
-    said: Transcript,
-}
-
-impl Heard {
-    fn new() -> Heard {
-        Heard { reader: SseReader::new(MAX_EVENT_BYTES), said: Transcript::new(JUDGED_BYTES_MAX) }
+/// What of the answer is not as the case demands.
+fn not_good(said: &Transcript, question: &Question) -> Option<String> {
+    if said.cut_short() {
+        return Some("its answer is far longer than its limit of tokens".to_owned());
     }
-
-    fn add(&mut self, out: Vec<Bytes>) {
-        for bytes in out {
-            self.reader.push(bytes);
-            while let Some(Ok(event)) = self.reader.next() {
-                if let Ok(chunk) = Chunk::read(&event.data, &Secrets::default()) {
-                    self.said.add(&chunk);
-                }
-            }
-        }
-    }
-
-    /// What of it is not as the case demands.
-    fn broken(&self, question: &Question) -> Option<String> {
-        if self.said.cut_short() {
-            return Some("its answer is far longer than its limit of tokens".to_owned());
-        }
-        let answer: AnswerFacts = self.said.facts();
-        let golden = &question.set.golden;
-        let verdicts = golden.judge(question.case, &answer);
-        let broken: Vec<String> = verdicts
-            .iter()
-            .filter(|(_, verdict)| verdict.failed())
-            .map(|(invariant, verdict)| format!("{}: {}", invariant.name(), verdict.why().unwrap_or_default()))
-            .collect();
-        (!broken.is_empty()).then(|| format!("case {}: {}", golden.id(question.case), broken.join("; ")))
-    }
+    let golden = &question.set.golden;
+    let verdicts = golden.judge(question.case, &said.facts());
+    let broken: Vec<String> = verdicts
+        .iter()
+        .filter(|(_, verdict)| verdict.failed())
+        .map(|(invariant, verdict)| format!("{}: {}", invariant.name(), verdict.why().unwrap_or_default()))
+        .collect();
+    (!broken.is_empty()).then(|| format!("case {}: {}", golden.id(question.case), broken.join("; ")))
 }

@@ -18,9 +18,7 @@ use crate::check::Verdict;
 use crate::check::golden::{Asked, live};
 use crate::event::Event;
 use crate::policy::{Policy, Route, TargetId};
-use crate::wire::chunk::Chunk;
-use crate::wire::sse::MAX_EVENT_BYTES;
-use crate::wire::{AnswerFacts, ChatRequest, Secrets, SseReader, Transcript, read_answer};
+use crate::wire::{AnswerFacts, ChatRequest, Overheard, Secrets, read_answer};
 
 /// Largest answer that is judged, in bytes as sent. Those of a support conversation have some kilobytes.
 const SAMPLE_BYTES_MAX: usize = 256 * 1024;
@@ -69,20 +67,9 @@ impl Sample {
         if !self.streamed {
             return read_answer(&self.bytes, None, &Secrets::default()).ok();
         }
-        let mut reader = SseReader::new(MAX_EVENT_BYTES);
-        let mut said = Transcript::new(SAMPLE_BYTES_MAX);
-        reader.push(Bytes::copy_from_slice(&self.bytes));
-        while let Some(Ok(event)) = reader.next() {
-            if let Ok(chunk) = Chunk::read(&event.data, &Secrets::default()) {
-                said.add(&chunk);
-            }
-        }
-        // The last event need not end in an empty line.
-        if let Some(Ok(event)) = reader.finish()
-            && let Ok(chunk) = Chunk::read(&event.data, &Secrets::default())
-        {
-            said.add(&chunk);
-        }
+        let mut heard = Overheard::new(SAMPLE_BYTES_MAX);
+        heard.add(Bytes::copy_from_slice(&self.bytes));
+        let said = heard.end();
         (!said.cut_short()).then(|| said.facts())
     }
 
@@ -140,9 +127,7 @@ impl Sampler {
         // The upper 53 bits fit a float exactly.
         (((z ^ (z >> 31)) >> 11) as f64) < share * (1u64 << 53) as f64
     }
-}
 
-impl Sampler {
     /// Puts a sample where it will be judged; false if there is no room. Never waits.
     fn put(&self, route: &str, target: &str, sample: &Sample) -> bool {
         let (route, target) = (route.to_owned(), target.to_owned());

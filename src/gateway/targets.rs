@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::held::Held;
 use crate::error::{Expected, Result};
 use crate::files;
 use crate::policy::{Policy, SecretRef, Target, TargetId};
@@ -34,7 +35,7 @@ pub struct Dialable {
 /// All targets that were ever dialled under the policies of this process, by id.
 #[derive(Debug)]
 pub struct Targets {
-    now: RwLock<Arc<Set>>,
+    now: Held<Set>,
 }
 
 #[derive(Debug)]
@@ -51,11 +52,7 @@ impl Targets {
     /// Names the target and what is wrong with its URL or credential.
     pub fn new(policy: &Policy, folder: &Path) -> Result<Targets> {
         let none = Set { all: Vec::new(), values: BTreeSet::new(), secrets: Secrets::default() };
-        Ok(Targets { now: RwLock::new(Arc::new(none.succeed(policy, folder)?)) })
-    }
-
-    fn now(&self) -> Arc<Set> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+        Ok(Targets { now: Held::new(none.succeed(policy, folder)?) })
     }
 
     /// Makes ready what a policy that succeeds this one adds and changes; connections of what is as before stay open. The
@@ -64,12 +61,12 @@ impl Targets {
     /// # Errors
     /// As [`Targets::new`]; nothing has changed then.
     pub fn prepare(&self, policy: &Policy, folder: &Path) -> Result<Prepared> {
-        Ok(Prepared(self.now().succeed(policy, folder)?))
+        Ok(Prepared(self.now.now().succeed(policy, folder)?))
     }
 
     /// What was prepared holds from now on.
     pub fn hold(&self, prepared: Prepared) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(prepared.0);
+        self.now.hold(prepared.0);
     }
 }
 
@@ -158,19 +155,19 @@ impl Targets {
     /// Every credential value, for redaction.
     #[must_use]
     pub fn secrets(&self) -> Secrets {
-        self.now().secrets.clone()
+        self.now.now().secrets.clone()
     }
 
     /// One of them. Ids come from the policy that these were made from.
     #[must_use]
     pub fn get(&self, id: TargetId) -> Option<Arc<Dialable>> {
-        self.now().all.get(usize::from(id.0)).map(Arc::clone)
+        self.now.now().all.get(usize::from(id.0)).map(Arc::clone)
     }
 
     /// The one with this name; the newest of several.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<Arc<Dialable>> {
-        self.now().all.iter().rev().find(|d| d.target.name == name).map(Arc::clone)
+        self.now.now().all.iter().rev().find(|d| d.target.name == name).map(Arc::clone)
     }
 }
 

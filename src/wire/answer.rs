@@ -1,6 +1,8 @@
 //! Whole answers: a JSON document that was not streamed, or a stream put together. One form for both, so that whoever judges
 //! an answer (checks, drills, probes) need not know how it came.
 
+use bytes::Bytes;
+
 use super::chunk::{self, CallFragment, Chunk, MAX_CALLS, MAX_CHOICES};
 use super::error::{self, ErrorObject};
 use super::sse::{MAX_EVENT_BYTES, SseEvent, SseReader};
@@ -314,6 +316,44 @@ impl Transcript {
             .map(|(choice, calls)| AnswerChoice { tool_calls: calls.calls().to_vec(), ..choice.clone() })
             .collect();
         facts
+    }
+}
+
+/// Puts a stream together that comes as bytes. What is no chunk says nothing; an event above the bound of events ends it.
+#[derive(Debug)]
+pub struct Overheard {
+    reader: SseReader,
+    said: Transcript,
+}
+
+impl Overheard {
+    /// Nothing was said yet; at most `max_bytes` of text and arguments are kept.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Overheard {
+        Overheard { reader: SseReader::new(MAX_EVENT_BYTES), said: Transcript::new(max_bytes) }
+    }
+
+    /// More of the stream.
+    pub fn add(&mut self, bytes: Bytes) {
+        self.reader.push(bytes);
+        while let Some(Ok(event)) = self.reader.next() {
+            hear(&mut self.said, &event);
+        }
+    }
+
+    /// All that was said. The last event need not end in an empty line.
+    #[must_use]
+    pub fn end(mut self) -> Transcript {
+        if let Some(Ok(event)) = self.reader.finish() {
+            hear(&mut self.said, &event);
+        }
+        self.said
+    }
+}
+
+fn hear(said: &mut Transcript, event: &SseEvent) {
+    if let Ok(chunk) = Chunk::read(&event.data, &Secrets::default()) {
+        said.add(&chunk);
     }
 }
 

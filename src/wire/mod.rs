@@ -21,7 +21,7 @@ pub mod stream;
 pub mod toolcall;
 
 pub use adapt::SCHEMA_PLACE;
-pub use answer::{AnswerChoice, AnswerFacts, Transcript, read_answer};
+pub use answer::{AnswerChoice, AnswerFacts, Overheard, Transcript, read_answer};
 pub use chat::{BadRequest, ChatRequest};
 pub use error::ErrorObject;
 pub use message::Message;

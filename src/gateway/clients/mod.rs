@@ -3,13 +3,14 @@
 
 pub mod book;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use super::bus::unix_ms;
+use super::held::Held;
 use super::http::Refusal;
 use crate::units::{Ts, printable};
 use book::{Book, Client, Denied, Quota, whose};
@@ -84,7 +85,7 @@ fn bearer(headers: &HeaderMap) -> Result<&[u8], &'static str> {
 /// The clients of a running gateway.
 #[derive(Debug)]
 pub struct Clients {
-    listed: RwLock<Arc<[Arc<Client>]>>,
+    listed: Held<[Arc<Client>]>,
     book: Mutex<Book>,
 }
 
@@ -92,7 +93,7 @@ impl Clients {
     /// With these clients.
     #[must_use]
     pub fn new(clients: Vec<Client>) -> Clients {
-        let all = Clients { listed: RwLock::new(Arc::new([])), book: Mutex::default() };
+        let all = Clients { listed: Held::new([]), book: Mutex::default() };
         all.hold(clients);
         all
     }
@@ -101,13 +102,13 @@ impl Clients {
     pub fn hold(&self, clients: Vec<Client>) {
         let clients: Arc<[Arc<Client>]> = clients.into_iter().map(Arc::new).collect();
         self.book().hold(&clients);
-        *self.listed.write().unwrap_or_else(PoisonError::into_inner) = clients;
+        self.listed.hold(clients);
     }
 
     /// The clients that count now.
     #[must_use]
     pub fn listed(&self) -> Arc<[Arc<Client>]> {
-        Arc::clone(&self.listed.read().unwrap_or_else(PoisonError::into_inner))
+        self.listed.now()
     }
 
     fn book(&self) -> std::sync::MutexGuard<'_, Book> {

@@ -17,7 +17,7 @@ mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 
 pub use ticket::Ticket;
 
+use super::held::Held;
 use super::ledger::row::stand_in;
 use super::ledger::{Ledger, Written};
 use super::pause::CoreTime;
@@ -170,7 +171,7 @@ pub struct Driver {
     watcher: Weak<dyn Watcher>,
     ledger: Option<Arc<Ledger>>,
     /// The policy that holds. Changed only with the core locked, so that who holds that lock sees one policy.
-    policy: RwLock<Arc<Policy>>,
+    policy: Held<Policy>,
 }
 
 struct State {
@@ -235,7 +236,7 @@ impl Driver {
             stranded: BTreeSet::new(),
             restless: false,
         };
-        let policy = RwLock::new(policy);
+        let policy = Held::new(policy);
         Driver { seed, make, state: Mutex::new(state), timer: Notify::new(), watcher, ledger: None, policy }
     }
 
@@ -254,7 +255,7 @@ impl Driver {
     /// The policy that holds now. Who needs it more than once takes it once.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+        self.policy.now()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -399,7 +400,7 @@ impl Driver {
     /// between.
     pub fn succeed(&self, policy: &Arc<Policy>, told: Vec<Input>) {
         let mut state = self.lock();
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(policy);
+        self.policy.hold(Arc::clone(policy));
         state.restless = true;
         let over = self.moved(state, None, None, |core, now| {
             core.succeed(now, policy);
