@@ -1,11 +1,9 @@
 //! The body of an answer.
 
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::client::Link;
@@ -75,17 +73,10 @@ impl Body {
         if self.ended {
             return Poll::Ready(None);
         }
-        let mut driven = false;
         loop {
-            return match Pin::new(&mut self.incoming).poll_frame(cx) {
-                Poll::Pending if driven => Poll::Pending,
-                Poll::Pending => {
-                    if let Some(link) = &mut self.link {
-                        link.drive(cx);
-                    }
-                    driven = true;
-                    continue;
-                }
+            let Some(link) = &mut self.link else { return Poll::Ready(None) };
+            return match link.poll_frame(cx, &mut self.incoming) {
+                Poll::Pending => Poll::Pending,
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => continue,
                     Ok(data) => Poll::Ready(Some(Ok(data))),

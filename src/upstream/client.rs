@@ -1,13 +1,16 @@
 //! One endpoint's client and its pool.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
 
 use super::body::Body;
 use super::decode::Decoder;
@@ -236,10 +239,15 @@ impl Link {
         }
     }
 
-    /// Does what can be done on a connection that nobody else drives.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Wire::One(one) = &mut self.wire {
-            one.drive(cx);
+    /// The next frame of the answer that comes on it.
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        incoming: &mut Incoming,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        match &mut self.wire {
+            Wire::One(one) => one.poll_frame(cx, incoming),
+            Wire::Many(_) => Pin::new(incoming).poll_frame(cx),
         }
     }
 

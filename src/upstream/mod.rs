@@ -13,6 +13,7 @@
 //! client.connect(fresh) -> Link (reused or new) -> link.send(call) -> Reply { status, headers, body } -> body frames
 //! ```
 
+mod bell;
 mod body;
 mod client;
 mod decode;

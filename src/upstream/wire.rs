@@ -8,12 +8,15 @@ use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::AbortHandle;
 
+use super::bell::Bell;
 use super::fault::{Fault, FaultKind};
 use super::pieces::Pieces;
 use super::stream::{Counted, Stream as Socket};
@@ -42,6 +45,8 @@ pub(super) struct One {
     pub(super) born: Instant,
     /// Bytes read so far.
     pub(super) read: Arc<AtomicU64>,
+    /// Rings where there is something to do on it for whoever reads an answer.
+    bell: Bell,
     /// The thread that hears of its socket: where threads have runtimes of their own, a request there need wake no other.
     home: ThreadId,
 }
@@ -55,6 +60,19 @@ impl One {
     /// Does what can be done on it now: writes, reads, hears of its end.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         self.over = self.over || self.connection.as_mut().poll(cx).is_ready();
+    }
+
+    /// The next frame of an answer, once it is there.
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &Context<'_>,
+        incoming: &mut Incoming,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let One { connection, over, bell, .. } = self;
+        bell.poll(cx, |cx| {
+            *over = *over || connection.as_mut().poll(cx).is_ready();
+            Pin::new(&mut *incoming).poll_frame(cx)
+        })
     }
 
     /// It stands, and may carry a request now.
@@ -79,7 +97,7 @@ impl One {
 
     /// Sends a request and waits for the head of the answer.
     pub(super) async fn send(&mut self, request: Request<Pieces>) -> hyper::Result<Response<Incoming>> {
-        let One { sender, connection, over, .. } = self;
+        let One { sender, connection, over, bell, .. } = self;
         let mut answer = std::pin::pin!(sender.send_request(request));
         std::future::poll_fn(|cx| {
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
@@ -89,6 +107,8 @@ impl One {
             answer.as_mut().poll(cx)
         })
         .await
+        // What this task was to be told of, nobody else has heard.
+        .inspect(|_| bell.ring())
     }
 }
 
@@ -199,8 +219,8 @@ pub(super) async fn speak(socket: Socket, http2: bool) -> Result<Made, Fault> {
     let born = Instant::now();
     if !http2 {
         let (sender, connection) = http1::Builder::new().handshake(io).await.map_err(failed)?;
-        let (connection, home) = (Box::pin(connection), std::thread::current().id());
-        return Ok(Made::One(One { sender, connection, over: false, born, read, home }));
+        let (connection, bell, home) = (Box::pin(connection), Bell::new(), std::thread::current().id());
+        return Ok(Made::One(One { sender, connection, over: false, born, read, bell, home }));
     }
     // The end of its task is seen by everyone who needs to: the sender turns closed, the body fails.
     let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -3,7 +3,8 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod adapt;
-pub mod answer;
+pub mod alike;
+mod answer;
 pub mod changes;
 pub mod chat;
 pub mod chunk;

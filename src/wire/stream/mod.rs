@@ -22,6 +22,7 @@ use self::choice::{ChoiceState, Seen};
 pub use self::inlet::StreamInlet;
 use self::stamping::{Stamping, Unstamped};
 pub use self::types::{Anomaly, CommitAt, Completion, Done, Pushed, Sign, StreamEnd, StreamFault, StreamSettings};
+use super::alike::Alike;
 use super::chunk::{Choice, Chunk, MAX_CHOICES};
 use super::error::{self, ErrorObject};
 use super::sse::{SseError, SseEvent, SseKind};
@@ -75,6 +76,8 @@ pub struct StreamState {
     closed: bool,
     fault: Option<StreamFault>,
     usage: Option<Usage>,
+    /// What its chunks have in common. `None` while it is in use, and before the first.
+    alike: Option<Box<Alike>>,
     model: Option<String>,
     fingerprint: Option<String>,
     anomalies: Vec<Anomaly>,
@@ -104,6 +107,7 @@ impl StreamState {
             closed: false,
             fault: None,
             usage: None,
+            alike: None,
             model: None,
             fingerprint: None,
             anomalies: Vec::new(),
@@ -249,8 +253,16 @@ impl StreamState {
         if event.is_done() {
             return self.take_done(event, pushed);
         }
+        let mut alike = self.alike.take().unwrap_or_default();
+        if let Some(chunk) = alike.read(&event.data) {
+            let taken = self.take_chunk(chunk, event, now, pushed);
+            self.alike = Some(alike);
+            return taken;
+        }
         let chunk =
             Chunk::read(&event.data, &self.settings.secrets).map_err(|e| StreamFault::Malformed(e.to_owned()))?;
+        alike.learn(&event.data, &chunk);
+        self.alike = Some(alike);
         if let Some(error) = chunk.error {
             return Err(StreamFault::Error(Box::new(error)));
         }
