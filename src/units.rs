@@ -70,6 +70,22 @@ pub fn told_ms(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
+/// Milliseconds in JSON, as [`told_ms`] has them.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn as_told<S: serde::Serializer>(ms: &f64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(told_ms(*ms))
+}
+
+/// The same, if there are any.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn as_told_if_any<S: serde::Serializer>(ms: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&ms.map(told_ms), to)
+}
+
 /// Every duration in a value, by the ending `_ms` of its key or of the map that it stands in, as [`told_ms`] has it.
 pub fn told_durations(value: &mut serde_json::Value) {
     told_below(value, false);
@@ -91,6 +107,16 @@ fn told_below(value: &mut serde_json::Value, is_ms: bool) {
         Value::Array(all) => all.iter_mut().for_each(|value| told_below(value, is_ms)),
         _ => {}
     }
+}
+
+/// Bytes in lower-case hex.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let digits = |byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+    let mut text = String::with_capacity(bytes.len() * 2);
+    text.extend(bytes.iter().flat_map(digits));
+    text
 }
 
 /// A duration as a person writes it: `250 ms`, `3.2 s`, `4 min`.
@@ -203,6 +229,12 @@ mod tests {
         });
         assert_eq!(value, right);
         assert_eq!(value["total_ms"].to_string(), "3.153");
+    }
+
+    #[test]
+    fn hex_is_two_lower_case_digits_a_byte() {
+        assert_eq!(hex(&[0, 9, 10, 0x7f, 0xff]), "00090a7fff");
+        assert_eq!(hex(&[]), "");
     }
 
     #[test]

@@ -6,9 +6,50 @@ pub mod story;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Version of the line format. Fields and variants are only added.
 pub const EVENT_FORMAT: u32 = 1;
+
+/// A record of another module as JSON text, written once: it goes to every reader as it is.
+#[derive(Clone, Debug)]
+pub struct Record(Box<RawValue>);
+
+impl Record {
+    /// This one. What cannot be written is `null`.
+    #[must_use]
+    pub fn of(record: &impl Serialize) -> Record {
+        Record(to_raw_value(record).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is not of this shape.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
+        serde_json::from_str(self.0.get())
+    }
+}
+
+/// The same text.
+impl PartialEq for Record {
+    fn eq(&self, other: &Record) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl Serialize for Record {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+/// By way of a value: within an enum that is told by a tag, the text itself is not at hand.
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Record, D::Error> {
+        Value::deserialize(from).map(|value| Record::of(&value))
+    }
+}
 
 /// One line of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +94,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<String>,
         /// The decision record.
-        record: Value,
+        record: Record,
     },
     /// A target's availability changed.
     Availability {

@@ -280,9 +280,9 @@ impl Teller {
         request: &str,
         conversation: Option<&String>,
         turn: Option<u64>,
-        record: &serde_json::Value,
+        record: &super::Record,
     ) -> Told {
-        let record: Record = serde_json::from_value(record.clone()).unwrap_or_default();
+        let record: Record = record.read().unwrap_or_default();
         let total_ms = record.total_ms.max(0.0);
         let arrived_unix_ms = at_unix_ms.saturating_sub(total_ms as u64);
         let mut names: Vec<&String> = record.attempts.iter().map(|d| &d.target).collect();
@@ -361,7 +361,16 @@ mod tests {
             "skipped": [{ "target": "a", "reason": "open", "detail": "until 12 s" }]
         });
         let conversation = conversation.map(str::to_owned);
-        at(ms, Event::Decision { request: request.into(), conversation, turn, client: None, record })
+        at(
+            ms,
+            Event::Decision {
+                request: request.into(),
+                conversation,
+                turn,
+                client: None,
+                record: crate::event::Record::of(&record),
+            },
+        )
     }
 
     fn changed(ms: u64, target: &str, state: &str) -> Stamped {

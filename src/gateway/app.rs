@@ -25,7 +25,7 @@ use super::sampling::Sampler;
 use super::targets::Targets;
 use super::{intake, probe, stranded};
 use crate::error::Result;
-use crate::event::{Event, Stamped};
+use crate::event::{Event, Record, Stamped};
 use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
@@ -490,14 +490,12 @@ impl Watcher for App {
             total_ms = crate::units::told_ms(record.total_ms),
             "request over"
         );
-        let mut value = serde_json::to_value(&record).unwrap_or_default();
-        crate::units::told_durations(&mut value);
         let published = self.bus.publish(Event::Decision {
             request: meta.request.clone(),
             conversation: meta.conversation.clone(),
             turn: meta.turn,
             client: meta.client.clone(),
-            record: value,
+            record: Record::of(&record),
         });
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = if decisions.len() == DECISIONS_KEPT { decisions.pop_front() } else { None };

@@ -83,7 +83,7 @@ pub fn policy(raw: &file::PolicyFile, bytes: &[u8]) -> Option<Policy> {
 /// SHA-256 in lower-case hex.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    crate::units::hex(&Sha256::digest(bytes))
 }
 
 fn each<T>(map: &Option<Named<T>>) -> impl Iterator<Item = (&str, &T)> {

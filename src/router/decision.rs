@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::classify::Class;
 use super::io::{AttemptId, HandoffCause};
 use crate::policy::{RouteId, TargetId};
-use crate::units::Ts;
+use crate::units::{Ts, as_told, as_told_if_any};
 
 /// Version of [`DecisionRecord`]. Fields are only added.
 pub const DECISION_FORMAT: u32 = 1;
@@ -28,14 +28,19 @@ pub struct AttemptRecord {
     /// What remained of the deadline before the dial.
     pub remaining_ms_before: u64,
     /// Since arrival.
+    #[serde(serialize_with = "as_told")]
     pub dialled_ms: f64,
     /// Since arrival.
+    #[serde(serialize_with = "as_told_if_any")]
     pub connected_ms: Option<f64>,
     /// First sign of life, since arrival.
+    #[serde(serialize_with = "as_told_if_any")]
     pub first_token_ms: Option<f64>,
     /// Since arrival.
+    #[serde(serialize_with = "as_told_if_any")]
     pub committed_ms: Option<f64>,
     /// Since arrival.
+    #[serde(serialize_with = "as_told")]
     pub ended_ms: f64,
 }
 
@@ -62,6 +67,7 @@ pub struct Observed {
     /// `after <target>: <reason>` or `instead of <target>: <reason>`.
     pub why: String,
     /// When it would have happened, since arrival.
+    #[serde(serialize_with = "as_told")]
     pub at_ms: f64,
 }
 
@@ -92,15 +98,19 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
     /// In the queue.
-    #[serde(default)]
+    #[serde(default, serialize_with = "as_told")]
     pub queued_ms: f64,
     /// Dial of an attempt until its failure was noticed, summed over those that failed before commit; zero without one.
+    #[serde(serialize_with = "as_told")]
     pub detection_ms: f64,
     /// Failure noticed until the next dial began, summed likewise.
+    #[serde(serialize_with = "as_told")]
     pub decision_ms: f64,
     /// Dial of the answering attempt until it was connected.
+    #[serde(serialize_with = "as_told")]
     pub dial_ms: f64,
     /// Connected until its first committing delta.
+    #[serde(serialize_with = "as_told")]
     pub first_token_ms: f64,
 }
 
@@ -132,6 +142,7 @@ pub struct DecisionRecord {
     /// Parts.
     pub timings: Timings,
     /// Arrival to the end of everything.
+    #[serde(serialize_with = "as_told")]
     pub total_ms: f64,
 }
 

@@ -81,7 +81,7 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
             |e| StreamFault::Error(Box::new(e)),
         ));
     }
-    let text = String::from_utf8_lossy(body);
+    let text = json::lossy(body);
     let mut facts = AnswerFacts::default();
     let mut bad_finish = None;
     let mut error = None;

@@ -89,7 +89,7 @@ impl Chunk {
     /// # Errors
     /// If it is not a JSON object, or says its end in a way that nobody understands; says what it is, in a few words.
     pub fn read(data: &[u8], secrets: &Secrets) -> Result<Chunk, &'static str> {
-        let (text, spans) = match String::from_utf8_lossy(data) {
+        let (text, spans) = match json::lossy(data) {
             Cow::Borrowed(text) => (Cow::Borrowed(text), true),
             // Not UTF-8: read with U+FFFD in the place of what is broken. Places in it mean nothing for the original.
             Cow::Owned(text) => (Cow::Owned(text), false),

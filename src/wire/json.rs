@@ -26,6 +26,11 @@ impl<'a> Member<'a> {
     }
 }
 
+/// The bytes as text; what is not UTF-8 becomes U+FFFD. Text that is whole, which nearly all is, is only looked over.
+pub(crate) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
+}
+
 /// True if this is one whole JSON value and nothing else.
 pub(crate) fn is_whole(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()

@@ -114,7 +114,7 @@ pub fn view(name: &str, text: &str, anchor: &Anchor) -> GatewayView {
         let at_ms = anchor.from_unix(stamped.at_unix_ms as f64);
         match stamped.event {
             Event::Decision { request, record, .. } => {
-                let record: GatewayRecord = serde_json::from_value(record).unwrap_or_default();
+                let record: GatewayRecord = record.read().unwrap_or_default();
                 out.decisions.push(GatewayDecision { request, at_ms, record });
             }
             Event::Availability { target, state, reason, .. } => {

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::bus::unix_ms;
 use super::held::Held;
 use super::http::Refusal;
-use crate::units::{Ts, printable};
+use crate::units::{Ts, hex, printable};
 use book::{Book, Client, Denied, Quota, whose};
 
 /// A client's name in metrics where its key is nobody's.
@@ -32,10 +32,6 @@ pub fn new_key() -> Option<String> {
 #[must_use]
 pub fn hash_of(key: &str) -> String {
     hex(&digest(key.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn digest(key: &[u8]) -> book::Digest {
