@@ -296,6 +296,10 @@ fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgem
 pub(crate) const AFTER_RESTORE: &str =
     "useful answers came back only after the restore: the outage itself was not recovered from";
 
+/// Why the next useful answers after a round of cuts are no recovery: nobody was away.
+pub(crate) const ONLY_CUT: &str =
+    "answers were only cut off, no provider was away, and the next useful answers came after the restore";
+
 /// True if recovery can be spoken of at all.
 pub(crate) fn hit(rto: &Rto) -> bool {
     !matches!(rto, Rto::NotHit)
@@ -305,6 +309,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 mod blink_tests;
 #[cfg(test)]
 mod count_tests;
+#[cfg(test)]
+mod cut_tests;
 #[cfg(test)]
 mod held_tests;
 #[cfg(test)]

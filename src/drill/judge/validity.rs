@@ -193,7 +193,7 @@ pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams, recovery: &Recovery
     }
     outages_that_met_nobody(case, recovery);
     // Where something has failed, that is said; where nothing has, a recovery that came with the restore is no pass.
-    let brought = recovery.rounds.iter().filter(|r| r.after_restore == Some(true) && r.affected > 0);
+    let brought = recovery.rounds.iter().filter(|r| r.after_restore == Some(true) && r.affected > 0 && !r.only_cut);
     if !case.findings.any(Weight::Failure) {
         for round in brought {
             case.findings.add("promise_not_judged", format!("{}: {}", round.name, super::AFTER_RESTORE));
