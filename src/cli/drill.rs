@@ -166,7 +166,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         DrillCommand::Guard(args) => {
             let limits =
                 crate::fault::guard::Limits { beat: Some(GUARD_BEAT), total: Duration::from_secs(args.longest_s) };
-            crate::fault::guard::run(&args.log, limits, std::io::stdin()).map(|_| Exit::Good)
+            let (input, output) = (std::io::stdin(), std::io::stdout());
+            crate::fault::guard::run(&args.log, limits, input, output).map(|_| Exit::Good)
         }
     }
 }

@@ -13,7 +13,7 @@ pub enum Reason {
     FaultLifted,
     /// What the drill itself had set up healed: it was not heard for too long.
     LeaseLost,
-    /// The guard process ended before its time.
+    /// The guard process ended before its time, or gave no sign of life.
     GuardLost,
     /// The drill itself stood still, and its customers with it.
     GeneratorLate,
