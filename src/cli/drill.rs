@@ -396,6 +396,7 @@ fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
             "running": healing.running,
             "unreadable": healing.unreadable,
             "dirty_servers": healing.dirty_servers,
+            "next": healing.next,
         });
         global.term.out(&value.to_string());
         return Ok(exit);
@@ -405,6 +406,9 @@ fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
     }
     for line in &healing.said {
         global.term.out(line);
+    }
+    for step in &healing.next {
+        global.term.out(&format!("next: {step}"));
     }
     Ok(exit)
 }

@@ -109,10 +109,19 @@ impl Paths {
 }
 
 /// Removes what labs that are gone have left on fault servers outside, as far as it stands there exactly as they made it.
-/// For each server: what was removed, in a sentence, or why that may not be all.
-pub async fn remove_dead(state: &std::path::Path) -> Vec<(String, std::result::Result<Option<String>, String>)> {
+/// For each server: what was removed, in a sentence, or why that may not be all. `silent`: servers that are known to answer
+/// nothing; they are not asked again.
+pub async fn remove_dead(
+    state: &std::path::Path,
+    silent: &[String],
+) -> Vec<(String, std::result::Result<Option<String>, String>)> {
     let mut out = Vec::new();
     for (file, claim) in Claim::dead(state) {
+        if silent.contains(&claim.server) {
+            let why = format!("the lab of process {} is gone, and its proxies may be left there", claim.pid);
+            out.push((claim.server, Err(why)));
+            continue;
+        }
         let removed = removed(&claim).await;
         if removed.is_ok() {
             // A stale claim of a dead process does no harm.

@@ -5,7 +5,7 @@ use super::*;
 use crate::drill::evidence::*;
 use crate::drill::verdict::Kept;
 use crate::fault::api::Counters;
-use crate::measure::{EffectRow, End, ToolCallRow};
+use crate::measure::{EffectRow, End};
 
 pub(super) fn effect(ticket: u64, key: &str) -> EffectRow {
     EffectRow {

@@ -130,9 +130,10 @@ impl<'a> Run<'a> {
         let (lab, topology) = self.lab(stage, &logs, tell).await?;
         self.fault_server = topology.toxiproxy.clone();
         if healing.dirty_servers.contains(&topology.toxiproxy) {
+            let step = healing.next.into_iter().find(|step| step.contains(&topology.toxiproxy));
             return Err(Expected::dirty(
                 format!("an earlier drill has left {} broken, and it could not be healed", topology.toxiproxy),
-                "mend it by hand (GET /proxies), then `llmfo drill clean`",
+                step.unwrap_or_else(|| "mend it by hand (GET /proxies), then `llmfo drill clean`".to_owned()),
             ));
         }
         let policy = self.policy(&topology, &file.route)?;
