@@ -218,7 +218,8 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility) -> Promise {
         let k = c.checked.get(*name).copied().unwrap_or_default();
         let verdict = if k.n == 0 { Kept::NotJudged } else { Kept::when(k.within(allowed)) };
         let declared = if allowed == 0.0 { "all".into() } else { format!("≥ {:.1} %", (1.0 - allowed) * 100.0) };
-        rows.push(row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict));
+        let why = c.unjudged.get(*name).cloned().unwrap_or_default();
+        rows.push(Row { why, ..row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict) });
     }
     for (name, what) in NEVER {
         let k = c.checked.get(name).copied().unwrap_or_default();

@@ -29,10 +29,10 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
         Verdict::Fail => Weight::Failure,
     };
     let Some(first) = gravest(&j.findings, decides) else { return Vec::new() };
-    let more = match j.findings.iter().filter(|f| f.weight == decides).count() - 1 {
-        0 => String::new(),
-        n => format!(" (and {n} more above)"),
-    };
+    // Others are named: a bare number would read as so many more cases of this one.
+    let others: Vec<&str> =
+        j.findings.iter().filter(|f| f.weight == decides && f.code != first.code).map(|f| f.code.as_str()).collect();
+    let more = if others.is_empty() { String::new() } else { format!(" (also found: {})", others.join(", ")) };
     let example = first.examples.first().map(|e| format!(": {e}")).unwrap_or_default();
     let mut out = vec![format!("why: {}: {}{example}{more}", first.code, first.text)];
     out.extend(next(ev, j, first).map(|step| format!("next: {step}")));

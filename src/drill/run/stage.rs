@@ -421,12 +421,14 @@ impl<'a> Run<'a> {
     /// The steady state is met; otherwise nothing is broken.
     async fn well(&mut self, ground: &Ground, stage: &Stage, tell: &mut dyn Reporter) -> Result<bool> {
         let so_far = self.so_far(ground, stage).await?;
+        let judged_ms = so_far.steady_judged_ms;
         let findings = judge(&so_far).findings;
         let Some(found) = findings.into_iter().find(|f| f.code == "steady_state_not_met") else { return Ok(true) };
         for problem in &found.examples {
             tell.say(&format!("no steady state, so nothing is broken: {problem}"), true);
         }
         (self.evidence.not_well, self.evidence.not_well_cases) = (found.examples, found.n);
+        self.evidence.steady_judged_ms = judged_ms;
         Ok(false)
     }
 
