@@ -101,6 +101,25 @@ fn cut_before_content_or_inside_a_call_is_counted_where_it_was_cut() {
     assert_eq!((inside.one_error_event, inside.other), (1, 0));
 }
 
+/// The provider had written all of it when its path broke at 5 s, and knows of no cut; the customer has three words of it, told as
+/// a whole answer. A finding that says so has its line in the table of cut streams, whoever the gateway is.
+#[test]
+fn what_was_told_as_whole_is_in_the_table_although_its_provider_knows_of_no_cut() {
+    for text in ["amber birch cedar", ""] {
+        let mut ev = good();
+        ev.foreign = true;
+        let r = &mut ev.requests[19];
+        (r.started_ms, r.ended_ms, r.text) = (4800.0, 5300.0, text.into());
+        let p = &mut ev.providers[19];
+        (p.arrived_ms, p.ended_ms, p.completed) = (4810.0, Some(4900.0), true);
+        let j = judge(&ev);
+        assert_eq!(codes(&j), ["truncated_as_success"]);
+        let cut = &j.cut_streams;
+        assert_eq!((cut.n, cut.before_content.other + cut.after_content.other), (1, 1), "{cut:?}");
+        assert!(crate::drill::report::cut_table(&j).is_some());
+    }
+}
+
 /// Answers are cut off from 5 s to 6 s: the four that begin then (5.01 to 5.76 s) after three words, each ended by one error
 /// event. From 6.01 s on the primary, which was there all the time, answers whole.
 fn cut_off() -> Evidence {

@@ -170,6 +170,14 @@ mod tests {
         assert_eq!(leads(&[("steady_state_not_met", 2), ("fault_not_seen", 7)]), "steady_state_not_met");
     }
 
+    /// A bare number beside the first case reads as so many more cases of the same.
+    #[test]
+    fn other_findings_of_the_same_weight_are_named() {
+        let line = &told_of(&[("spliced_answer", 2), ("truncated_as_success", 1), ("no_failover", 9)], false)[0];
+        assert!(line.ends_with(" (also found: truncated_as_success)"), "{line}");
+        assert!(!told_of(&[("spliced_answer", 2)], false)[0].contains("also found"));
+    }
+
     /// Of a gateway that the drill did not start there is no journal; of one that it started there is one, with this name.
     #[test]
     fn the_next_step_names_what_is_there() {
