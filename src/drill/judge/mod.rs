@@ -191,18 +191,18 @@ impl<'a> Case<'a> {
 #[must_use]
 pub fn judge(ev: &Evidence) -> Judgement {
     let judgement = valid_alone(laid_beside(Case::new(ev)));
-    held::shown(match (ev.spoils.for_good(), ev.spoils.stood_still()) {
-        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
-        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, _) if ev.ended_by_hand() => half(judgement),
+    held::shown(match ev.spoils.for_good() {
+        Some(spoilt) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        Some(spoilt) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        None if ev.ended_by_hand() => half(judgement),
         // A gateway that did well all the same did well.
-        (None, slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-            match slow.cloned().or_else(|| pardon::pardoned(ev)) {
+        None if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            match pardon::pardoned(ev) {
                 Some(slow) => unjudged(&slow, Vec::new(), judgement),
                 None => judgement,
             }
         }
-        (None, _) => judgement,
+        None => judgement,
     })
 }
 

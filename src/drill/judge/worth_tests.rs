@@ -354,14 +354,14 @@ fn a_drill_whose_lease_ran_out_accuses_nobody() {
 #[test]
 fn a_failure_while_the_surroundings_stood_still_is_nobodys_and_what_went_well_went_well() {
     let mut ev = good();
-    ev.spoils.add(Spoilt::for_a_while(Reason::LabLost, "the lab took 1200 ms"));
+    // The lab was not seen from 9 s to 9.9 s; 20 ms into that a customer lost an answer.
+    ev.stalls.seen(Reason::LabLost, 9_000.0, 9_900.0);
     assert_eq!(judge(&ev).verdict, Verdict::Pass);
-    for request in &mut ev.requests {
-        request.useful_text_ms = request.useful_text_ms.map(|ms| ms + 60_000.0);
-    }
-    let mut fast = ev.clone();
-    fast.spoils = crate::drill::spoilt::Spoils::default();
-    assert_eq!(judge(&fast).verdict, Verdict::Fail);
+    let r = &mut ev.requests[36];
+    (r.end, r.done_marker, r.finish_reason, r.text) = (End::HttpError, false, None, String::new());
+    (r.useful_text_ms, r.committed_ms, r.ended_ms) = (None, None, 9_030.0);
+    let calm = Evidence { stalls: crate::drill::stalls::Stalls::default(), ..ev.clone() };
+    assert_eq!(judge(&calm).verdict, Verdict::Fail);
     let j = judge(&ev);
     assert_eq!((j.verdict, codes(&j)), (Verdict::Invalid, vec!["lab_lost"]));
     ev.effects = vec![effect(1, "k"), effect(2, "k")];
