@@ -1,5 +1,6 @@
 //! The fault proxies of the lab: on the embedded fault server, or on a Toxiproxy that somebody else runs.
 
+use super::alone::Alone;
 use super::home::Claim;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
@@ -23,6 +24,8 @@ pub struct Paths {
     made: Vec<Path>,
     /// The fault server outlives this process, so what was made is written down.
     outside: bool,
+    /// No other lab works there meanwhile.
+    _alone: Option<Alone>,
 }
 
 impl Paths {
@@ -33,18 +36,29 @@ impl Paths {
     /// The server cannot be reached, refuses, or holds such a proxy.
     pub async fn open(toxiproxy: &str, outside: bool, paths: Vec<Path>) -> Result<Paths> {
         let client = Client::new(toxiproxy)?;
+        let mut alone = None;
         if outside {
+            // Before anything is looked at: of two that find the same leftovers the later one would remove what the first has made.
+            alone = Some(Alone::take(client.base_url()).await?);
             Paths::claim(&client, &paths).await?;
         }
-        let mut open = Paths { client, made: Vec::new(), outside };
+        let mut open = Paths { client, made: Vec::new(), outside, _alone: alone };
         for path in paths {
             if let Err(error) = open.client.create_proxy(&path.name, &path.listen, &path.upstream, true).await {
+                let name = path.name.clone();
                 if !error.did_nothing() {
                     open.made.push(path);
                 }
                 // The first error is the one to tell.
                 let _ = open.close().await;
-                return Err(error.into());
+                return Err(match error.kind {
+                    // Not there a moment ago: somebody with another state folder, whose name nobody here knows.
+                    FaultKind::Conflict if outside => Expected::could_not(
+                        format!("somebody else has just made a proxy named {name} on {toxiproxy}"),
+                        "stop the lab that uses it, or use another Toxiproxy",
+                    ),
+                    _ => error.into(),
+                });
             }
             open.made.push(path);
         }
