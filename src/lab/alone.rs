@@ -34,24 +34,36 @@ impl Alone {
     }
 
     async fn at(path: &Path, server: &str) -> Result<Alone> {
-        let failed = |e: io::Error| {
-            Expected::could_not(format!("cannot lock {}: {e}", path.display()), "set XDG_STATE_HOME to another folder")
-        };
+        match Alone::unless_held(path) {
+            Ok(Some(alone)) => Ok(alone),
+            Ok(None) => Err(busy(server, &holder(path).await)),
+            Err(e) => {
+                let what = format!("cannot lock {}: {e}", path.display());
+                Err(Expected::could_not(what, "set XDG_STATE_HOME to another folder"))
+            }
+        }
+    }
+
+    /// The lock beside this claim; `None`: a lab holds it.
+    pub(super) fn beside(claim: &Path) -> io::Result<Option<Alone>> {
+        Alone::unless_held(&claim.with_extension("lock"))
+    }
+
+    fn unless_held(path: &Path) -> io::Result<Option<Alone>> {
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(failed)?;
+            std::fs::create_dir_all(parent)?;
         }
         // Not truncated: it may be somebody else's.
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut file = open.map_err(failed)?;
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(busy(server, &holder(path).await)),
-            Err(e) => return Err(failed(e.into())),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(e) => return Err(e.into()),
         }
         // Who holds it is for people; the lock itself is the kernel's.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "process {}", std::process::id());
-        Ok(Alone(file))
+        Ok(Some(Alone(file)))
     }
 }
 
