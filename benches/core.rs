@@ -44,23 +44,12 @@ fn policy(targets: usize) -> Arc<Policy> {
 
 fn facts() -> Facts {
     Facts {
-        route: RouteId(0),
-        stream: true,
         intent: Some("shipping".into()),
-        data: DataClass::None,
         tools: true,
-        risky_tools: false,
-        vision: false,
-        strict_schema: false,
-        strict_decoding: false,
-        prompt_sha256: None,
         body_bytes: 2_000,
         max_output_tokens: Some(400),
-        task: "customer_reply".into(),
-        expired: false,
         open_conversation: true,
-        unmaskable: None,
-        conversation: None,
+        ..Facts::plain(RouteId(0), DataClass::None)
     }
 }
 

@@ -166,7 +166,8 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         DrillCommand::Guard(args) => {
             let limits =
                 crate::fault::guard::Limits { beat: Some(GUARD_BEAT), total: Duration::from_secs(args.longest_s) };
-            crate::fault::guard::run(&args.log, limits, std::io::stdin()).map(|_| Exit::Good)
+            let (input, output) = (std::io::stdin(), std::io::stdout());
+            crate::fault::guard::run(&args.log, limits, input, output).map(|_| Exit::Good)
         }
     }
 }
@@ -395,6 +396,7 @@ fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
             "running": healing.running,
             "unreadable": healing.unreadable,
             "dirty_servers": healing.dirty_servers,
+            "next": healing.next,
         });
         global.term.out(&value.to_string());
         return Ok(exit);
@@ -404,6 +406,9 @@ fn clean(global: &Global, args: &CleanArgs) -> Result<Exit> {
     }
     for line in &healing.said {
         global.term.out(line);
+    }
+    for step in &healing.next {
+        global.term.out(&format!("next: {step}"));
     }
     Ok(exit)
 }

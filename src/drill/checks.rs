@@ -12,6 +12,16 @@ use crate::units::printable;
 /// Tool that hands a customer over, in the lab's conversations.
 pub const HANDOFF_TOOL: &str = "transfer_to_human";
 
+/// Whether a turn of this kind is one that this invariant is about: if it is answered, it is held to it.
+#[must_use]
+pub fn about(invariant: &str, kind: &str) -> bool {
+    match invariant {
+        "schema" => kind == "json",
+        "context" => matches!(kind, "order" | "recall"),
+        _ => true,
+    }
+}
+
 /// Fills in `checked` and `violations` of all rows. An answer that did not reach the client whole is judged elsewhere, not
 /// here. Whether a human took over is judged on the first whole answer of a turn.
 pub fn fill(rows: &mut [RequestRow]) {

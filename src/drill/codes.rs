@@ -394,10 +394,10 @@ pub const CODES: &[Code] = &[
     code(
         "guard_lost",
         Invalid,
-        "the guard process ended in the middle of the drill, which ended it and restored: unguarded faults are not kept up",
+        "the guard process ended, or gave no sign of life, in the middle of the drill, which stopped and restored: unguarded faults are not kept up",
         [
             "Nothing is known: the outage was ended early. Nothing stayed broken.",
-            "The process `llmfo drill guard` was killed: by hand, by a clean-up of processes, or for want of memory.",
+            "The process `llmfo drill guard` was killed or stopped (by hand, by a clean-up of processes, for want of memory), or the machine had no time for it for 3 s.",
             "run it again, and leave its process `llmfo drill guard` alone",
         ],
     ),

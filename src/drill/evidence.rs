@@ -301,6 +301,9 @@ pub struct Evidence {
     pub not_well: Vec<String>,
     /// All such cases.
     pub not_well_cases: usize,
+    /// Up to here requests must have ended to be seen: then the steady state was judged, and the run went no further. What was
+    /// open still was ended by the drill itself.
+    pub steady_judged_ms: Option<f64>,
     /// Whose policy `declared` is from.
     pub policy_of: PolicyOf,
     /// The gateway was not started by the drill.

@@ -1,5 +1,5 @@
-//! `[P]` Why a run says nothing about the gateway: a named reason with its sentence. What is around a gateway can be lost for
-//! good, and it can stand still for a while; a run may meet several of these, and one of them explains the others.
+//! `[P]` Why a run says nothing about the gateway: a named reason with its sentence. A run may meet several of these, and one of
+//! them explains the others. What only stood still for a while is in [`super::stalls`], and is named by a reason of these too.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 /// The reasons, each by the code of its finding.
@@ -13,7 +13,7 @@ pub enum Reason {
     FaultLifted,
     /// What the drill itself had set up healed: it was not heard for too long.
     LeaseLost,
-    /// The guard process ended before its time.
+    /// The guard process ended before its time, or gave no sign of life.
     GuardLost,
     /// The drill itself stood still, and its customers with it.
     GeneratorLate,
@@ -57,21 +57,13 @@ pub struct Spoilt {
     pub reason: Reason,
     /// In one sentence.
     pub text: String,
-    /// It was there again afterwards: that excuses failures, and takes nothing from what went well all the same.
-    pub for_a_while: bool,
 }
 
 impl Spoilt {
-    /// For good.
+    /// This one.
     #[must_use]
     pub fn by(reason: Reason, text: impl Into<String>) -> Spoilt {
-        Spoilt { reason, text: text.into(), for_a_while: false }
-    }
-
-    /// Whoever it is stood still and came to itself.
-    #[must_use]
-    pub fn for_a_while(reason: Reason, text: impl Into<String>) -> Spoilt {
-        Spoilt { for_a_while: true, ..Spoilt::by(reason, text) }
+        Spoilt { reason, text: text.into() }
     }
 }
 
@@ -89,19 +81,13 @@ impl Spoils {
     /// others the first one explains what came of it.
     #[must_use]
     pub fn for_good(&self) -> Option<&Spoilt> {
-        self.lab().or_else(|| self.0.iter().find(|s| !s.for_a_while))
+        self.lab().or_else(|| self.0.first())
     }
 
     /// The lab is not there any more.
     #[must_use]
     pub fn lab(&self) -> Option<&Spoilt> {
-        self.0.iter().find(|s| !s.for_a_while && s.reason == Reason::LabLost)
-    }
-
-    /// What stood still and came to itself: failures cannot be told apart from its own.
-    #[must_use]
-    pub fn stood_still(&self) -> Option<&Spoilt> {
-        self.0.iter().find(|s| s.for_a_while)
+        self.0.iter().find(|s| s.reason == Reason::LabLost)
     }
 }
 
@@ -112,15 +98,12 @@ mod tests {
     #[test]
     fn one_of_several_explains_the_others() {
         let mut spoils = Spoils::default();
-        assert_eq!((spoils.for_good(), spoils.stood_still()), (None, None));
-        spoils.add(Spoilt::for_a_while(Reason::LabLost, "900 ms"));
         assert_eq!((spoils.for_good(), spoils.lab()), (None, None));
         spoils.add(Spoilt::by(Reason::LeaseLost, "ran out"));
         spoils.add(Spoilt::by(Reason::FaultLifted, "by it"));
         assert_eq!(spoils.for_good().map(|s| s.reason), Some(Reason::LeaseLost));
         spoils.add(Spoilt::by(Reason::LabLost, "gone"));
         assert_eq!(spoils.for_good().map(|s| s.text.as_str()), Some("gone"));
-        assert_eq!(spoils.stood_still().map(|s| s.text.as_str()), Some("900 ms"));
     }
 
     #[test]

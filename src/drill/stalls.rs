@@ -126,7 +126,7 @@ impl Stalls {
             stall.span(),
             stall.until_ms / 1e3
         );
-        Some(Spoilt::for_a_while(stall.reason, text))
+        Some(Spoilt::by(stall.reason, text))
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let s = stalls(&[(FaultServerLost, 950.0, 2010.0), (GeneratorLate, 1000.0, 2000.0)]);
         let said = s.said(0.0).unwrap();
         assert_eq!(said.reason, GeneratorLate);
-        assert!(said.text.contains("up to 1000 ms, until 2.00 s") && said.for_a_while, "{}", said.text);
+        assert!(said.text.contains("up to 1000 ms, until 2.00 s"), "{}", said.text);
         assert_eq!(s.said(3000.0), None, "before anything was broken");
     }
 

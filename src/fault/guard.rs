@@ -2,7 +2,7 @@
 //! log and the read end of a pipe. When the pipe ends without a word (the runner was killed), or the heartbeat stays away, it
 //! restores. The runner's terminal and process group do not reach it.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use crate::error::{Expected, Result};
 pub const DONE: &str = "done";
 /// Any other line is a heartbeat.
 pub const BEAT: &str = "beat";
+/// The guard answers each heartbeat with this, so that one that only seems to be there (stopped, hanging) is told from one that
+/// is.
+pub const HEARD: &str = "heard";
 /// A restore that ended dirty is tried again this often.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -47,11 +50,12 @@ pub enum Outcome {
     Restored(&'static str, Restored),
 }
 
-/// Runs in a child process of the runner until it is dismissed or has restored. `input` is its standard input.
+/// Runs in a child process of the runner until it is dismissed or has restored. `input` is its standard input, `output` where
+/// it answers heartbeats.
 ///
 /// # Errors
 /// The log cannot be read: nobody knows then what to restore.
-pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
+pub fn run(wal: &Path, limits: Limits, input: impl Read + Send + 'static, output: impl Write) -> Result<Outcome> {
     // Without a session of its own a closed terminal would take it along.
     if let Err(e) = rustix::process::setsid()
         && !leads_a_session(rustix::process::getpid())
@@ -61,7 +65,7 @@ pub fn run(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'stati
             "start it as no group's leader",
         ));
     }
-    stand(wal, limits, input)
+    stand(wal, limits, input, output)
 }
 
 /// True if this process leads a session of its own.
@@ -84,18 +88,23 @@ fn session(stat: &str) -> Option<i64> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn stand(wal: &Path, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
+pub fn stand(wal: &Path, limits: Limits, input: impl Read + Send + 'static, output: impl Write) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Expected::could_not(format!("the guard cannot start: {e}"), ""))?;
-    let outcome = runtime.block_on(watch(wal.to_owned(), limits, input));
+    let outcome = runtime.block_on(watch(wal.to_owned(), limits, input, output));
     // The thread that reads the pipe may wait for ever.
     runtime.shutdown_background();
     outcome
 }
 
-async fn watch(wal: PathBuf, limits: Limits, input: impl std::io::Read + Send + 'static) -> Result<Outcome> {
+async fn watch(
+    wal: PathBuf,
+    limits: Limits,
+    input: impl Read + Send + 'static,
+    mut output: impl Write,
+) -> Result<Outcome> {
     let signals = |kind| signal(kind).map_err(|e| Expected::could_not(format!("the guard cannot start: {e}"), ""));
     let mut term = signals(SignalKind::terminate())?;
     let mut int = signals(SignalKind::interrupt())?;
@@ -110,6 +119,9 @@ async fn watch(wal: PathBuf, limits: Limits, input: impl std::io::Read + Send + 
                 Some(DONE) => return Ok(Outcome::Dismissed),
                 Some(_) => {
                     heard = Instant::now();
+                    // Whoever does not read it is told by nothing else, and a runner that is gone is seen at the other pipe. It
+                    // never waits: no more answers than heartbeats lie in the pipe.
+                    let _ = writeln!(output, "{HEARD}").and_then(|()| output.flush());
                     continue;
                 }
                 None => "the runner is gone",
@@ -125,7 +137,7 @@ async fn watch(wal: PathBuf, limits: Limits, input: impl std::io::Read + Send + 
 }
 
 /// Lines of the pipe. A thread of its own, since a pipe cannot be waited for otherwise.
-fn lines(input: impl std::io::Read + Send + 'static) -> mpsc::Receiver<String> {
+fn lines(input: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {
         for line in std::io::BufReader::new(input).lines() {

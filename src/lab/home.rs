@@ -121,12 +121,7 @@ impl Claim {
     /// # Errors
     /// There is no state folder, or it cannot be written.
     pub fn write(&self, toxiproxy: &str) -> Result<()> {
-        let path = claim_path(toxiproxy).ok_or_else(|| {
-            Expected::could_not(
-                "there is no state folder",
-                "set XDG_STATE_HOME or HOME to a folder that can be written",
-            )
-        })?;
+        let path = claim_file(toxiproxy)?;
         let text = serde_json::to_vec(self).unwrap_or_default();
         let write = || -> io::Result<()> {
             if let Some(parent) = path.parent() {
@@ -197,6 +192,16 @@ impl Claim {
 fn is_claim(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     name.starts_with("lab-") && name.ends_with(".json")
+}
+
+/// Where the claim on the server at this address lies.
+///
+/// # Errors
+/// There is no state folder.
+pub(super) fn claim_file(toxiproxy: &str) -> Result<PathBuf> {
+    claim_path(toxiproxy).ok_or_else(|| {
+        Expected::could_not("there is no state folder", "set XDG_STATE_HOME or HOME to a folder that can be written")
+    })
 }
 
 fn claim_path(toxiproxy: &str) -> Option<PathBuf> {

@@ -4,6 +4,7 @@
 //! to use it.
 
 pub mod admin;
+mod alone;
 pub mod dependency;
 pub mod home;
 pub mod http;

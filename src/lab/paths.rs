@@ -1,5 +1,6 @@
 //! The fault proxies of the lab: on the embedded fault server, or on a Toxiproxy that somebody else runs.
 
+use super::alone::Alone;
 use super::home::Claim;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
@@ -23,6 +24,8 @@ pub struct Paths {
     made: Vec<Path>,
     /// The fault server outlives this process, so what was made is written down.
     outside: bool,
+    /// No other lab works there meanwhile.
+    _alone: Option<Alone>,
 }
 
 impl Paths {
@@ -33,18 +36,29 @@ impl Paths {
     /// The server cannot be reached, refuses, or holds such a proxy.
     pub async fn open(toxiproxy: &str, outside: bool, paths: Vec<Path>) -> Result<Paths> {
         let client = Client::new(toxiproxy)?;
+        let mut alone = None;
         if outside {
+            // Before anything is looked at: of two that find the same leftovers the later one would remove what the first has made.
+            alone = Some(Alone::take(client.base_url()).await?);
             Paths::claim(&client, &paths).await?;
         }
-        let mut open = Paths { client, made: Vec::new(), outside };
+        let mut open = Paths { client, made: Vec::new(), outside, _alone: alone };
         for path in paths {
             if let Err(error) = open.client.create_proxy(&path.name, &path.listen, &path.upstream, true).await {
+                let name = path.name.clone();
                 if !error.did_nothing() {
                     open.made.push(path);
                 }
                 // The first error is the one to tell.
                 let _ = open.close().await;
-                return Err(error.into());
+                return Err(match error.kind {
+                    // Not there a moment ago: somebody with another state folder, whose name nobody here knows.
+                    FaultKind::Conflict if outside => Expected::could_not(
+                        format!("somebody else has just made a proxy named {name} on {toxiproxy}"),
+                        "stop the lab that uses it, or use another Toxiproxy",
+                    ),
+                    _ => error.into(),
+                });
             }
             open.made.push(path);
         }
@@ -109,11 +123,27 @@ impl Paths {
 }
 
 /// Removes what labs that are gone have left on fault servers outside, as far as it stands there exactly as they made it.
-/// For each server: what was removed, in a sentence, or why that may not be all.
-pub async fn remove_dead(state: &std::path::Path) -> Vec<(String, std::result::Result<Option<String>, String>)> {
+/// For each server: what was removed, in a sentence, or why that may not be all. `silent`: servers that are known to answer
+/// nothing; they are not asked again.
+pub async fn remove_dead(
+    state: &std::path::Path,
+    silent: &[String],
+) -> Vec<(String, std::result::Result<Option<String>, String>)> {
     let mut out = Vec::new();
     for (file, claim) in Claim::dead(state) {
-        let removed = removed(&claim).await;
+        if silent.contains(&claim.server) {
+            let why = format!("the lab of process {} is gone, and its proxies may be left there", claim.pid);
+            out.push((claim.server, Err(why)));
+            continue;
+        }
+        // A lab that begins there just now does this itself, and then the claim is its own. Held until the claim is gone.
+        let alone = Alone::beside(&file);
+        let removed = match &alone {
+            Ok(None) => continue,
+            Ok(Some(_)) if !Claim::dead(state).contains(&(file.clone(), claim.clone())) => continue,
+            Ok(Some(_)) => removed(&claim).await,
+            Err(e) => Err(format!("its lock cannot be taken: {e}")),
+        };
         if removed.is_ok() {
             // A stale claim of a dead process does no harm.
             let _ = std::fs::remove_file(file);
@@ -147,4 +177,25 @@ async fn removed(claim: &Claim) -> std::result::Result<usize, String> {
         }
     }
     Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a dead lab has left is the business of the lab that begins there now: its claim lies in the same file.
+    #[tokio::test]
+    async fn a_lab_that_begins_keeps_others_from_its_claim() {
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join("lab-x.json");
+        // No process has this number: the largest that Linux gives is 4194304. Nobody listens on port 9.
+        let claim = Claim { pid: 4_194_305, ..Claim::ours("http://127.0.0.1:9", Vec::new()) };
+        std::fs::write(&file, serde_json::to_vec(&claim).unwrap()).unwrap();
+        let begins = Alone::beside(&file).unwrap().unwrap();
+        assert_eq!(remove_dead(state.path(), &[]).await, []);
+        assert!(file.exists());
+        drop(begins);
+        assert_eq!(remove_dead(state.path(), &[]).await, [("http://127.0.0.1:9".to_owned(), Ok(None))]);
+        assert!(!file.exists());
+    }
 }

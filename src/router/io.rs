@@ -65,6 +65,33 @@ pub struct Facts {
     pub conversation: Option<Conversation>,
 }
 
+impl Facts {
+    /// A plain question of a customer: streamed, no tools, nothing special about it, and of no size worth a thought. Whoever needs
+    /// more says so: `Facts { tools: true, ..Facts::plain(route, data) }`.
+    #[must_use]
+    pub fn plain(route: RouteId, data: DataClass) -> Facts {
+        Facts {
+            route,
+            stream: true,
+            intent: None,
+            data,
+            tools: false,
+            risky_tools: false,
+            vision: false,
+            strict_schema: false,
+            strict_decoding: false,
+            body_bytes: 300,
+            max_output_tokens: None,
+            task: "customer_reply".into(),
+            expired: false,
+            open_conversation: false,
+            unmaskable: None,
+            prompt_sha256: None,
+            conversation: None,
+        }
+    }
+}
+
 /// Why a request cannot be masked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -146,25 +146,7 @@ impl Kit {
 
 /// A plain streamed request without personal data.
 pub(crate) fn facts() -> Facts {
-    Facts {
-        route: RouteId(0),
-        stream: true,
-        intent: None,
-        data: DataClass::None,
-        tools: false,
-        risky_tools: false,
-        vision: false,
-        strict_schema: false,
-        strict_decoding: false,
-        prompt_sha256: None,
-        body_bytes: 300,
-        max_output_tokens: None,
-        task: "customer_reply".into(),
-        expired: false,
-        open_conversation: false,
-        unmaskable: None,
-        conversation: None,
-    }
+    Facts::plain(RouteId(0), DataClass::None)
 }
 
 /// A bare status, not in OpenAI shape.

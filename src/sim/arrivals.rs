@@ -82,25 +82,7 @@ pub(super) fn classes(policy: &Policy, load: &Load) -> Vec<Class> {
 
 /// The one place where facts are made.
 fn facts(route: RouteId, data: DataClass, intent: Option<String>, tools: bool, stream: bool) -> Facts {
-    Facts {
-        route,
-        stream,
-        intent,
-        data,
-        tools,
-        risky_tools: tools,
-        vision: false,
-        strict_schema: false,
-        strict_decoding: false,
-        prompt_sha256: None,
-        body_bytes: 6_000,
-        max_output_tokens: None,
-        task: "customer_reply".into(),
-        expired: false,
-        open_conversation: false,
-        unmaskable: None,
-        conversation: None,
-    }
+    Facts { intent, tools, risky_tools: tools, stream, body_bytes: 6_000, ..Facts::plain(route, data) }
 }
 
 /// A request that is to come.

@@ -219,25 +219,8 @@ fn failure(word: Word) -> Failure {
 }
 
 fn traffic(ready: &Ready<'_>) -> Facts {
-    Facts {
-        route: ready.route.id,
-        stream: true,
-        intent: ready.test.traffic_intent.clone(),
-        data: ready.route.data,
-        tools: false,
-        risky_tools: false,
-        vision: false,
-        strict_schema: false,
-        strict_decoding: false,
-        prompt_sha256: None,
-        body_bytes: 1_000,
-        max_output_tokens: None,
-        task: "customer_reply".into(),
-        expired: false,
-        open_conversation: false,
-        unmaskable: None,
-        conversation: None,
-    }
+    let intent = ready.test.traffic_intent.clone();
+    Facts { intent, body_bytes: 1_000, ..Facts::plain(ready.route.id, ready.route.data) }
 }
 
 fn asked(policy: &Policy, ready: &Ready<'_>, question: &Question) -> Facts {

@@ -83,6 +83,64 @@ fn a_guard_that_is_killed_ends_the_drill_and_the_runner_restores() {
     assert_eq!(summary["proposals"], serde_json::json!([]));
 }
 
+/// A guard that is only stopped restores no more than one that is dead, and its process must not outlive the run.
+#[test]
+fn a_guard_that_is_stopped_is_missed_and_ended_with_the_run() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, url) = plain(dir.path());
+    let file = short_drill(dir.path(), 9_000);
+    let mut run = Running::start(&[file.to_str().unwrap(), "--toxiproxy", &url], dir.path());
+    run.wait_for("outage: ");
+    let guard = guard_of(&run).expect("a server without leases has a guard beside the run");
+    let pid = rustix::process::Pid::from_raw(guard).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    let (exit, text, summary, out) = run.finish();
+    // Whatever the run made of it, this test leaves no stopped process.
+    let left = std::path::Path::new(&format!("/proc/{guard}")).exists();
+    if left {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((exit, last_word(&text)), (5, "INVALID"), "{text}\n{errors}");
+    assert_eq!(codes(&summary), ["guard_lost"], "{text}");
+    assert_eq!(summary["cleanup"], "clean", "{text}");
+    assert!(text.contains(&format!("the guard (process {guard}) gave no sign of life for 3 s")), "{text}");
+    assert!(!left, "its process was left behind");
+    // Noticed within the bound of 3 s and a beat, long before the outage of 9 s was over.
+    let window = &summary["windows"][0];
+    let lasted = window["restoring_ms"].as_f64().unwrap() - window["injected_ms"].as_f64().unwrap();
+    assert!(lasted < 7_500.0, "{lasted}");
+}
+
+/// Each beat is answered, so that a guard that only seems to be there is told from one that is.
+#[test]
+fn a_guard_answers_each_beat() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log.jsonl");
+    let mut guard = std::process::Command::new(LLMFO)
+        .args(["drill", "guard", "--log"])
+        .arg(&log)
+        .args(["--longest-s", "60"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = guard.stdout.take().unwrap();
+    let mut ask = guard.stdin.take().unwrap();
+    for _ in 0..3 {
+        ask.write_all(b"beat\n").unwrap();
+        let mut answer = [0; 6];
+        said.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"heard\n");
+    }
+    // Nobody reads any more: that is no reason to end.
+    drop(said);
+    ask.write_all(b"beat\nbeat\n").unwrap();
+    ask.write_all(b"done\n").unwrap();
+    assert_eq!(guard.wait().unwrap().code(), Some(0));
+}
+
 /// Two that begin in the same instant, whatever their state folders: at most one goes on, the other names it, and neither is
 /// told of proxies that "exist already".
 #[test]

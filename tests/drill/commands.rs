@@ -124,7 +124,7 @@ fn show_and_clean_speak_json() {
     assert!(shown["drill"]["rounds"][0]["faults"].as_array().is_some_and(|f| !f.is_empty()), "{shown}");
     let out = llmfo(&["drill", "clean", "--format", "json"]);
     let clean: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let nothing = serde_json::json!({"format": 1, "cleanup": "clean", "said": [], "running": [], "unreadable": [], "dirty_servers": []});
+    let nothing = serde_json::json!({"format": 1, "cleanup": "clean", "said": [], "running": [], "unreadable": [], "dirty_servers": [], "next": []});
     assert_eq!((out.status.code(), clean), (Some(0), nothing));
 }
 

@@ -374,7 +374,8 @@ async fn a_fault_server_outside_is_left_as_it_was_found() {
     let second = spawn(&args, Some(state.path())).wait_with_output().unwrap();
     assert_eq!(second.status.code(), Some(3));
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(said.contains("already has a proxy named") && said.contains("next:"), "{said}");
+    let named = format!("another lab works with {url} (process {})", first.child.id());
+    assert!(said.contains(&named) && said.contains("next:"), "{said}");
     assert_eq!(names().await.len(), 13);
     // Killed, it leaves its proxies; the next lab knows them for what they are, even while the killed one is a zombie.
     first.child.kill().unwrap();
@@ -395,4 +396,45 @@ async fn a_fault_server_outside_is_left_as_it_was_found() {
     let refused = spawn(&args, Some(state.path())).wait_with_output().unwrap();
     assert_eq!(refused.status.code(), Some(3));
     assert_eq!(names().await, ["foreign", "region-1.local-a"]);
+}
+
+/// Two that start in the same instant: one is up and whole, the other names it and takes nothing of it away. A third, killed
+/// before, has left its proxies there, which both would remove.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_labs_that_start_together_the_second_names_the_first_and_breaks_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let outside = llmfo::fault::server::start("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
+    let url = outside.url();
+    let args = ["--toxiproxy", url.as_str()];
+    let count = async || call(Method::GET, &url, "/proxies", None).await.unwrap().as_object().unwrap().len();
+    for _ in 0..3 {
+        let mut killed = up_with(&args, Some(state.path()));
+        killed.child.kill().unwrap();
+        killed.child.wait().unwrap();
+        assert_eq!(count().await, 12, "what the killed one has left");
+        let mut both = [spawn(&args, Some(state.path())), spawn(&args, Some(state.path()))];
+        let limit = Instant::now() + Duration::from_secs(20);
+        let refused = loop {
+            assert!(Instant::now() < limit, "nobody was refused");
+            match both.iter_mut().position(|c| c.try_wait().unwrap().is_some()) {
+                Some(n) => break n,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        let [one, two] = both;
+        let (refused, mut child) = if refused == 0 { (one, two) } else { (two, one) };
+        let out = refused.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(3), "{said}");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let mut up = Up { line: serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")), child };
+        assert!(said.contains(&format!("another lab works with {url} (process {})", up.child.id())), "{said}");
+        up.say("local-a", Kind::Order, true).await;
+        up.say("local-b", Kind::Order, true).await;
+        assert_eq!(count().await, 12);
+        up.signal(rustix::process::Signal::TERM);
+        assert_eq!(up.exit().code(), Some(0));
+        assert_eq!(count().await, 0);
+    }
 }

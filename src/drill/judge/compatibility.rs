@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Case, Truth};
-use crate::drill::checks::HANDOFF_TOOL;
+use crate::drill::checks::{self, HANDOFF_TOOL};
 use crate::measure::RequestRow;
 
 /// The invariants, each with the finding it leads to and its words.
@@ -45,6 +45,8 @@ impl Checked {
 pub struct Compatibility {
     /// By invariant; beside them `one_answer`, `honest_end` and `duplicate_effects`, which no declared share excuses.
     pub checked: BTreeMap<String, Checked>,
+    /// Why an invariant was not judged although requests that it is about came up: what became of them.
+    pub unjudged: BTreeMap<String, String>,
     /// Most turns or tool results that the client knew and the next provider did not receive.
     pub context_loss_turns: u64,
     /// The same by intent, and how many requests were looked at.
@@ -115,6 +117,13 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
             }
         }
     }
+    for (invariant, ..) in INVARIANTS {
+        if out.checked.get(*invariant).is_none_or(|k| k.n == 0)
+            && let Some(why) = came_up(case, &rows, invariant)
+        {
+            out.unjudged.insert((*invariant).into(), why);
+        }
+    }
     // The route may declare a share of answers that breaks one; everything up to that is as declared.
     let allowed = case.ev.declared.invariant_violation_rate;
     for (invariant, finding, _) in INVARIANTS {
@@ -147,6 +156,22 @@ pub(super) fn check(case: &mut Case<'_>) -> Compatibility {
         case.findings.add("handoff_rate", text);
     }
     out
+}
+
+/// What became of requests that an invariant is about, where none of them had an answer that could be held to it.
+fn came_up(case: &Case<'_>, rows: &[(usize, &RequestRow)], invariant: &str) -> Option<String> {
+    // One that was answered whole and not held to it was no such case after all.
+    let about: Vec<&RequestRow> =
+        rows.iter().filter(|(i, r)| checks::about(invariant, &r.kind) && !case.is_whole(*i)).map(|(_, r)| *r).collect();
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    for r in &about {
+        *ends.entry(super::conduct::end_text(r)).or_default() += 1;
+    }
+    // Of equals the first by name, so that a report is the same each time.
+    let (end, n) = ends.into_iter().min_by_key(|(_, n)| std::cmp::Reverse(*n))?;
+    let all = about.len();
+    let requests = if all == 1 { "request" } else { "requests" };
+    Some(format!("{all} such {requests} came up, and none had an answer to be judged ({n} times: {end})"))
 }
 
 /// RPO: what the client had said or sent back, and the provider that answered did not receive.

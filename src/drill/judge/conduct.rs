@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::answers::{self, Truth};
 use super::compatibility::{Checked, Compatibility};
-use super::{Case, PhaseFacts};
+use super::{AFTER_STEADY, Case, PhaseFacts};
 use crate::drill::evidence::{Evidence, PolicyOf};
 use crate::drill::verdict::{Finding, Weight};
 use crate::measure::{End, RequestRow, Spread};
@@ -324,13 +324,16 @@ pub(super) fn useful_text(case: &Case<'_>, phase: &str) -> Spread {
 pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
     let mut out: BTreeMap<String, PhaseFacts> = BTreeMap::new();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-    for (i, r) in case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms) {
+    for (i, _) in case.counted().filter(|(_, r)| r.started_ms >= case.ev.steady_from_ms) {
         let phase = case.phase_of_request(i);
+        if phase == AFTER_STEADY {
+            continue;
+        }
         let facts = out.entry(phase.into()).or_default();
         facts.requests += 1;
         *seen.entry(phase).or_default() += case.trace.seen_by[i].len();
-        match (case.author(i), case.truths[i], r.end) {
-            (Some(p), Truth::Whole(_), End::Complete) => {
+        match case.author(i).filter(|_| case.is_whole(i)) {
+            Some(p) => {
                 *facts.answered_by.entry(p.provider.clone()).or_default() += 1;
                 // Begun while it was broken, and answered by it all the same: it was asked once it was there again.
                 let restored = case.ev.window_at(case.from_ms[i]).map(|w| w.restoring_ms);
@@ -338,7 +341,7 @@ pub(super) fn phases(case: &Case<'_>) -> BTreeMap<String, PhaseFacts> {
                     *facts.answered_after_restore.entry(p.provider.clone()).or_default() += 1;
                 }
             }
-            _ => facts.failed += 1,
+            None => facts.failed += 1,
         }
     }
     for (phase, facts) in &mut out {

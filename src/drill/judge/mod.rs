@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::evidence::{Evidence, GatewayTimings, Window};
 use super::spoilt::{Reason, Spoilt};
 use super::verdict::{Finding, Findings, Kept, Promise, Verdict, Weight};
-use crate::measure::{ProviderRow, RequestRow, Rto, Spread, Trace};
+use crate::measure::{End, ProviderRow, RequestRow, Rto, Spread, Trace};
 
 pub use answers::Truth;
 pub use compatibility::Compatibility;
@@ -35,6 +35,10 @@ pub(crate) use crate::measure::trace::tests as hand;
 /// over when it began. What became of them is the fault's doing, and says nothing about the state before it. Those that begin
 /// between the first change and the acknowledgement of the last belong here: the outage has not begun, and they meet it.
 pub const UNDER_WAY: &str = "under_way_at_cut";
+
+/// Requests that were open, or began, when the steady state had been judged and was not met: the drill ended them, and no table
+/// counts them.
+const AFTER_STEADY: &str = "after_steady";
 
 /// Requests of one phase, by who answered them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -154,10 +158,23 @@ impl<'a> Case<'a> {
         } else if self.cut_of(request).is_some() {
             UNDER_WAY
         } else if from < self.ev.first_injection_ms() {
-            "steady"
+            match self.ev.steady_judged_ms {
+                Some(at) if self.ev.requests[request].ended_ms >= at => AFTER_STEADY,
+                _ => "steady",
+            }
         } else {
             "recovery"
         }
+    }
+
+    /// Requests of the steady state: those that table and finding count, in the one meaning that both share.
+    pub(crate) fn steady(&self) -> impl Iterator<Item = (usize, &'a RequestRow)> + '_ {
+        self.counted().filter(|(i, r)| r.started_ms >= self.ev.steady_from_ms && self.phase_of_request(*i) == "steady")
+    }
+
+    /// The request was answered whole, by one provider.
+    pub(crate) fn is_whole(&self, request: usize) -> bool {
+        self.ev.requests[request].end == End::Complete && matches!(self.truths[request], Truth::Whole(_))
     }
 
     /// The cut at which a request was under way, in the one meaning that table, finding and row share.
@@ -174,18 +191,18 @@ impl<'a> Case<'a> {
 #[must_use]
 pub fn judge(ev: &Evidence) -> Judgement {
     let judgement = valid_alone(laid_beside(Case::new(ev)));
-    held::shown(match (ev.spoils.for_good(), ev.spoils.stood_still()) {
-        (Some(spoilt), _) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
-        (Some(spoilt), _) => unjudged(spoilt, harm(&judgement.findings), judgement),
-        (None, _) if ev.ended_by_hand() => half(judgement),
+    held::shown(match ev.spoils.for_good() {
+        Some(spoilt) if spoilt.reason == Reason::LabLost => without_lab(ev, &spoilt.text, judgement),
+        Some(spoilt) => unjudged(spoilt, harm(&judgement.findings), judgement),
+        None if ev.ended_by_hand() => half(judgement),
         // A gateway that did well all the same did well.
-        (None, slow) if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
-            match slow.cloned().or_else(|| pardon::pardoned(ev)) {
+        None if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
+            match pardon::pardoned(ev) {
                 Some(slow) => unjudged(&slow, Vec::new(), judgement),
                 None => judgement,
             }
         }
-        (None, _) => judgement,
+        None => judgement,
     })
 }
 
@@ -296,6 +313,10 @@ fn unjudged(spoilt: &Spoilt, harm: Vec<Finding>, judgement: Judgement) -> Judgem
 pub(crate) const AFTER_RESTORE: &str =
     "useful answers came back only after the restore: the outage itself was not recovered from";
 
+/// Why the next useful answers after a round of cuts are no recovery: nobody was away.
+pub(crate) const ONLY_CUT: &str =
+    "answers were only cut off, no provider was away, and the next useful answers came after the restore";
+
 /// True if recovery can be spoken of at all.
 pub(crate) fn hit(rto: &Rto) -> bool {
     !matches!(rto, Rto::NotHit)
@@ -305,6 +326,8 @@ pub(crate) fn hit(rto: &Rto) -> bool {
 mod blink_tests;
 #[cfg(test)]
 mod count_tests;
+#[cfg(test)]
+mod cut_tests;
 #[cfg(test)]
 mod held_tests;
 #[cfg(test)]

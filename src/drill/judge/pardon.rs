@@ -58,6 +58,6 @@ pub(super) fn pardoned(ev: &Evidence) -> Option<Spoilt> {
         let text = format!(
             "by their gateway's own record answers were committed in time that customers read late, the latest by {latest:.0} ms"
         );
-        Some(Spoilt::for_a_while(Reason::GeneratorLate, text))
+        Some(Spoilt::by(Reason::GeneratorLate, text))
     })
 }

@@ -97,9 +97,11 @@ fn of_recovery(case: &Case<'_>, r: &Recovery, conduct: &Conduct) -> Promise {
     // Of a time that can be computed although no turn of the outage met the fault, nothing was kept.
     let met = r.affected() > 0;
     let after_restore = worst.is_some_and(|w| w.after_restore == Some(true));
+    let only_cut = worst.is_some_and(|w| w.only_cut);
     let rto_verdict = if rto_verdict == Kept::Pass && (!met || after_restore) { Kept::NotJudged } else { rto_verdict };
     let rto_why = match (was_hit, met) {
         (true, false) => "no turn that started in the outage met the broken provider",
+        (true, true) if after_restore && only_cut => super::ONLY_CUT,
         (true, true) if after_restore => super::AFTER_RESTORE,
         _ => "",
     };
@@ -111,7 +113,10 @@ fn of_recovery(case: &Case<'_>, r: &Recovery, conduct: &Conduct) -> Promise {
     let failback = r.failback_ms();
     let failback_verdict = if sought > back { Kept::Fail } else { kept(failback, declared) };
     let failback_text = if sought > back { format!("{back} of {sought} rounds") } else { ms(failback) };
-    let what = "useful answers back in the outage, after the cut (slowest round)";
+    let what = match only_cut {
+        false => "useful answers back in the outage, after the cut (slowest round)",
+        true => "useful answers again while answers were only cut off, whoever gave them (slowest round)",
+    };
     let rto_row = row("rto_ms", what, at_most(declared), rto_text, r.turns(), rto_verdict);
     let mut rows = vec![
         Row { why: rto_why.into(), ..rto_row },
@@ -213,7 +218,8 @@ fn of_compatibility(case: &Case<'_>, c: &Compatibility) -> Promise {
         let k = c.checked.get(*name).copied().unwrap_or_default();
         let verdict = if k.n == 0 { Kept::NotJudged } else { Kept::when(k.within(allowed)) };
         let declared = if allowed == 0.0 { "all".into() } else { format!("≥ {:.1} %", (1.0 - allowed) * 100.0) };
-        rows.push(row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict));
+        let why = c.unjudged.get(*name).cloned().unwrap_or_default();
+        rows.push(Row { why, ..row(name, what, declared, format!("{} of {}", k.n - k.broken, k.n), k.n, verdict) });
     }
     for (name, what) in NEVER {
         let k = c.checked.get(name).copied().unwrap_or_default();

@@ -59,6 +59,9 @@ pub struct RoundRecovery {
     /// there was nothing to recover from.
     #[serde(default)]
     pub after_restore: Option<bool>,
+    /// Answers were only cut off inside: no provider was away, and the time is the one to the next useful answers.
+    #[serde(default)]
+    pub only_cut: bool,
     /// Its parts, as the gateway saw the answer that ended it.
     pub parts: Option<GatewayTimings>,
     /// Restore read back until the useful text of the first useful answer of the primary.
@@ -82,13 +85,16 @@ pub struct Recovery {
 
 impl Recovery {
     /// The round that took longest; one that never recovered is longer than any, and one that only the restore ended longer
-    /// than any that was survived.
+    /// than any that was survived. Where a provider was away in one of them, those in which none was do not speak for it.
     #[must_use]
     pub fn worst(&self) -> Option<&RoundRecovery> {
         let key = |r: &&RoundRecovery| match r.rto {
             Rto::NotHit => (0, 0.0),
-            Rto::Recovered { .. } => (1 + u8::from(r.after_restore == Some(true)), r.rto.total_ms().unwrap_or(0.0)),
-            Rto::NotRecovered { .. } => (3, 0.0),
+            Rto::Recovered { .. } => {
+                let place = 1 + u8::from(r.after_restore == Some(true)) + if r.only_cut { 0 } else { 2 };
+                (place, r.rto.total_ms().unwrap_or(0.0))
+            }
+            Rto::NotRecovered { .. } => (5, 0.0),
         };
         self.rounds.iter().max_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1)))
     }
@@ -203,6 +209,7 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
     let after = |t: &&TurnFacts| t.started_ms >= window.restored_ms && t.started_ms < window.until_ms;
     let inside = || facts.iter().filter(|t| window.holds(t.started_ms));
     let failback = facts.iter().filter(after).find(|t| t.useful && t.primary_answered).and_then(|t| t.useful_text_ms);
+    let only_cut = window.faults.iter().any(|f| f.cuts) && !window.dead();
     let not_by_primary = inside().filter(|t| !t.primary_answered).count();
     RoundRecovery {
         name: window.name.clone(),
@@ -211,10 +218,10 @@ fn round(case: &Case<'_>, window: &Window, facts: &[TurnFacts]) -> RoundRecovery
         turns_not_by_primary: not_by_primary,
         rto: found,
         after_restore: match found {
-            // Where answers are only cut inside, the primary is not away, and nothing is recovered from.
-            Rto::Recovered { to_ms, .. } if window.dead() => Some(to_ms >= window.restoring_ms),
+            Rto::Recovered { to_ms, .. } if only_cut || window.dead() => Some(to_ms >= window.restoring_ms),
             _ => None,
         },
+        only_cut,
         parts,
         failback_ms: failback.map(|at| at - window.restored_ms),
         failback_sought: case.ev.aborted.is_none() && facts.iter().any(|t| after(&t)),

@@ -114,6 +114,28 @@ fn was_cut(row: &ProviderRow, window: &Window, repeated: bool) -> bool {
     window.holds(row.arrived_ms) && (!row.completed || beyond || repeated)
 }
 
+/// The customer's side alone says that this answer was cut: a part of it came and no more, or it ended as whole with nothing in it.
+/// Its provider may have written all of it before the cut, into the buffers on the way, and believe that it was whole; and one
+/// that was asked for a whole answer by a gateway that streams it on knows of no stream at all.
+fn cut_by_what_came(case: &Case<'_>, i: usize, p: usize) -> bool {
+    let r = &case.ev.requests[i];
+    let as_whole = matches!(r.end, End::Complete | End::CleanWithoutFinish);
+    match case.truths[i] {
+        Truth::Part(q) => q == p,
+        Truth::Nothing => as_whole && case.trace.seen_by[i].last() == Some(&p),
+        _ => false,
+    }
+}
+
+/// The request was open in this outage, and its provider had been asked before the restore.
+fn under_way(r: &RequestRow, row: &ProviderRow, window: &Window) -> bool {
+    let stream = (r.stream || row.stream) && !row.probe;
+    stream
+        && row.arrived_ms < window.restoring_ms
+        && r.ended_ms >= window.injecting_ms
+        && r.started_ms < window.restoring_ms
+}
+
 /// An error event is the right end of what a customer had begun to use, and of nothing else: before that the stand-in can
 /// answer, and fragments of a call are nothing to use.
 fn ended_as_it_must(r: &RequestRow) -> bool {
@@ -126,8 +148,10 @@ pub(super) fn check(case: &mut Case<'_>) -> CutStreams {
     for (p, row) in case.ev.providers.iter().enumerate().filter(|(_, r)| case.is_broken(&r.provider)) {
         let Some(i) = case.trace.caused_by[p] else { continue };
         let repeated = case.trace.seen_by[i].last().is_some_and(|q| case.ev.providers[*q].arrived_ms > row.arrived_ms);
-        let Some(window) = case.ev.windows.iter().find(|w| was_cut(row, w, repeated)) else { continue };
         let r = &case.ev.requests[i];
+        let proven = cut_by_what_came(case, i, p);
+        let cut_in = |w: &&Window| was_cut(row, w, repeated) || (proven && under_way(r, row, w));
+        let Some(window) = case.ev.windows.iter().find(cut_in) else { continue };
         let delivered = match case.truths[i] {
             Truth::Part(q) | Truth::Whole(q) if q == p && r.committed_ms.is_some() => Delivered::Text,
             Truth::Spliced => Delivered::Text,

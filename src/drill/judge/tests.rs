@@ -5,7 +5,7 @@ use super::*;
 use crate::drill::evidence::*;
 use crate::drill::verdict::Kept;
 use crate::fault::api::Counters;
-use crate::measure::{EffectRow, End, ToolCallRow};
+use crate::measure::{EffectRow, End};
 
 pub(super) fn effect(ticket: u64, key: &str) -> EffectRow {
     EffectRow {
@@ -384,99 +384,6 @@ fn bytes_and_dials_of_the_broken_region() {
     assert_eq!(codes(&j), vec!["excess_dials"]);
     ev.gateways.as_mut().unwrap()[0].decisions.pop();
     assert_eq!(codes(&judge(&ev)), Vec::<&str>::new());
-}
-
-#[test]
-fn a_stream_cut_after_content_must_end_with_one_error_event() {
-    let base = || {
-        let mut ev = good();
-        ev.windows[0].faults[0].cuts = true;
-        ev.windows[0].faults[0].cut_events = Some(4);
-        ev.windows[0].faults[0].see = "cut_after 4 events".into();
-        // Request 30 was cut at the primary after three pieces of text, and ended by one error event.
-        let r = &mut ev.requests[30];
-        r.text = "amber birch cedar".into();
-        (r.end, r.error_events, r.done_marker, r.finish_reason) = (End::ErrorEvent, 1, false, None);
-        let p = &mut ev.providers[30];
-        p.provider = "local-a".into();
-        p.text = text_of("local-a", "c30");
-        (p.completed, p.cancelled, p.events_sent) = (false, true, 6);
-        ev
-    };
-    let j = judge(&base());
-    assert_eq!(codes(&j), Vec::<&str>::new());
-    let after = j.cut_streams.after_content;
-    assert_eq!((after.n, after.one_error_event, j.cut_streams.n), (1, 1, 1));
-
-    let mut ev = base();
-    ev.requests[30].done_marker = true;
-    assert_eq!(codes(&judge(&ev)), vec!["forged_end"]);
-    let mut ev = base();
-    ev.requests[30].finish_reason = Some("stop".into());
-    assert_eq!(codes(&judge(&ev)), vec!["forged_end"]);
-    let mut ev = base();
-    ev.requests[30].error_events = 2;
-    assert_eq!(codes(&judge(&ev)), vec!["uncontrolled_break"]);
-    let mut ev = base();
-    (ev.requests[30].end, ev.requests[30].error_events) = (End::Cut, 0);
-    assert_eq!(codes(&judge(&ev)), vec!["uncontrolled_break"]);
-}
-
-#[test]
-fn cut_before_content_or_inside_a_call_is_counted_where_it_was_cut() {
-    let mut ev = good();
-    ev.windows[0].faults[0].cuts = true;
-    ev.windows[0].faults[0].cut_events = Some(1);
-    let cut = |of: &RequestRow, events: u32| ProviderRow {
-        text: text_of("local-a", &of.conversation),
-        arrived_ms: of.started_ms + 1.0,
-        completed: false,
-        cancelled: true,
-        events_sent: events,
-        ..seen("local-a", of)
-    };
-    // Cut after the role chunk, answered whole by the stand-in (its row is there already).
-    let first = cut(&ev.requests[30], 2);
-    ev.providers.push(first);
-    let j = judge(&ev);
-    let before = j.cut_streams.before_content;
-    assert_eq!((codes(&j), before.n, before.answered_whole), (vec![], 1, 1));
-
-    // A call, cut after six events, of which eleven would have been needed; and one cut after all eleven.
-    ev.windows[0].faults[0].cut_events = None;
-    for (i, events) in [(31, 6), (32, 11)] {
-        let arguments = r#"{"subject":"late"}"#.into();
-        let call = ToolCallRow { id: "x".into(), name: "create_ticket".into(), arguments };
-        let mut row = cut(&ev.requests[i], events);
-        row.text = String::new();
-        row.tool_calls = vec![call];
-        row.events_to_last_token = 11;
-        ev.providers.push(row);
-    }
-    let j = judge(&ev);
-    assert_eq!((j.cut_streams.inside_call.n, j.cut_streams.after_call.n, j.cut_streams.n), (1, 1, 3));
-    assert_eq!(j.cut_streams.inside_call.answered_whole, 1);
-
-    // A gateway that relays the call piece by piece can only end it by an error event then. Row and finding agree: nobody had
-    // anything of use yet, so the stand-in should have answered.
-    let call = ToolCallRow { id: "x".into(), name: "create_ticket".into(), arguments: "{\"subj".into() };
-    let r = &mut ev.requests[31];
-    (r.end, r.error_events, r.finish_reason, r.done_marker) = (End::ErrorEvent, 1, None, false);
-    (r.useful_text_ms, r.committed_ms, r.text, r.tool_calls) = (None, None, String::new(), vec![call]);
-    let j = judge(&ev);
-    let inside = j.cut_streams.inside_call;
-    assert_eq!((inside.n, inside.answered_whole, inside.one_error_event, inside.other), (1, 0, 0, 1));
-    assert_eq!(codes(&j), ["no_failover"]);
-    let said = &j.findings[0].examples[0];
-    assert!(said.contains("parts of a tool call had been relayed before the call was whole"), "{said}");
-    let whole = crate::drill::report::whole_line(&j).unwrap();
-    assert!(whole.contains("1 failed otherwise") && !whole.contains("as it must be"), "{whole}");
-
-    // Where text had been read before, the error event is the right end.
-    let r = &mut ev.requests[31];
-    (r.useful_text_ms, r.committed_ms) = (Some(r.started_ms + 50.0), Some(r.started_ms + 50.0));
-    let inside = judge(&ev).cut_streams.inside_call;
-    assert_eq!((inside.one_error_event, inside.other), (1, 0));
 }
 
 #[test]

@@ -46,11 +46,10 @@ fn steady(case: &mut Case<'_>) {
     }
     let inside = |at: f64| at >= ev.steady_from_ms && at < ev.first_injection_ms();
     // Those that were still under way at the injection are judged as such.
-    let rows: Vec<_> =
-        case.counted().filter(|(_, r)| inside(r.started_ms) && r.ended_ms < ev.first_injection_ms()).collect();
+    let rows: Vec<_> = case.steady().collect();
     let failed: Vec<_> = rows
         .iter()
-        .filter(|(i, r)| r.end != End::Complete || !matches!(case.truths[*i], Truth::Whole(_)))
+        .filter(|(i, _)| !case.is_whole(*i))
         .map(|(i, r)| {
             let why = match r.end {
                 End::Complete => not_whole(case.truths[*i]).to_owned(),
@@ -193,7 +192,7 @@ pub(super) fn purpose(case: &mut Case<'_>, cut: &CutStreams, recovery: &Recovery
     }
     outages_that_met_nobody(case, recovery);
     // Where something has failed, that is said; where nothing has, a recovery that came with the restore is no pass.
-    let brought = recovery.rounds.iter().filter(|r| r.after_restore == Some(true) && r.affected > 0);
+    let brought = recovery.rounds.iter().filter(|r| r.after_restore == Some(true) && r.affected > 0 && !r.only_cut);
     if !case.findings.any(Weight::Failure) {
         for round in brought {
             case.findings.add("promise_not_judged", format!("{}: {}", round.name, super::AFTER_RESTORE));

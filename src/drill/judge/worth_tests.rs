@@ -161,6 +161,44 @@ fn an_outage_whose_recovery_was_not_declared_is_no_pass() {
     assert_eq!(judge(&ev).verdict, Verdict::Fail);
 }
 
+/// The steady state was judged at 4 s, by the 16 requests that had ended then (one each 250 ms, from 10 ms on, for 200 ms);
+/// what the drill itself cut off when it ended is in no count.
+#[test]
+fn the_table_of_the_steady_state_and_its_finding_count_the_same() {
+    let mut ev = good();
+    ev.windows.clear();
+    ev.requests.retain(|r| r.started_ms < 5000.0);
+    for r in &mut ev.requests[3..20] {
+        (r.end, r.done_marker, r.finish_reason) = (End::Cut, false, None);
+    }
+    let ended = ev.requests.iter().filter(|r| r.ended_ms < 4000.0).count();
+    ev.steady_judged_ms = Some(4000.0);
+    let steady = |j: &Judgement| (j.phases["steady"].requests, j.phases["steady"].failed, j.phases.len());
+    let j = judge(&ev);
+    assert_eq!((j.findings[0].code.as_str(), j.findings[0].n), ("steady_state_not_met", ended - 3));
+    assert_eq!(steady(&j), (ended, ended - 3, 1));
+    (ev.not_well, ev.not_well_cases) = (j.findings[0].examples.clone(), j.findings[0].n);
+    let j = judge(&ev);
+    assert_eq!((j.findings[0].n, steady(&j)), (ended - 3, (ended, ended - 3, 1)));
+}
+
+/// A gateway that refuses whatever demands a schema: there were such requests, and that is said.
+#[test]
+fn cases_that_were_refused_have_come_up() {
+    let mut ev = good();
+    for i in 0..4 {
+        let r = &mut ev.requests[i];
+        (r.kind, r.end, r.done_marker, r.finish_reason) = ("json".into(), End::HttpError, false, None);
+        (r.status, r.error_code, r.text) = (Some(400), Some("unsupported_response_format".into()), String::new());
+        (r.useful_text_ms, r.committed_ms) = (None, None);
+    }
+    let j = judge(&ev);
+    assert_eq!((j.verdict, j.findings[0].code.as_str()), (Verdict::Invalid, "steady_state_not_met"));
+    let said = crate::drill::report::not_judged_by_reason(&ev, &j).join("\n");
+    let why = "4 such requests came up, and none had an answer to be judged (4 times: HTTP error 400 (unsupported_response_format))";
+    assert!(said.contains(&format!("{why}: answers valid against their JSON schema")), "{said}");
+}
+
 #[test]
 fn where_nothing_was_broken_the_cases_are_counted_and_no_row_passes() {
     let mut ev = good();
@@ -316,14 +354,14 @@ fn a_drill_whose_lease_ran_out_accuses_nobody() {
 #[test]
 fn a_failure_while_the_surroundings_stood_still_is_nobodys_and_what_went_well_went_well() {
     let mut ev = good();
-    ev.spoils.add(Spoilt::for_a_while(Reason::LabLost, "the lab took 1200 ms"));
+    // The lab was not seen from 9 s to 9.9 s; 20 ms into that a customer lost an answer.
+    ev.stalls.seen(Reason::LabLost, 9_000.0, 9_900.0);
     assert_eq!(judge(&ev).verdict, Verdict::Pass);
-    for request in &mut ev.requests {
-        request.useful_text_ms = request.useful_text_ms.map(|ms| ms + 60_000.0);
-    }
-    let mut fast = ev.clone();
-    fast.spoils = crate::drill::spoilt::Spoils::default();
-    assert_eq!(judge(&fast).verdict, Verdict::Fail);
+    let r = &mut ev.requests[36];
+    (r.end, r.done_marker, r.finish_reason, r.text) = (End::HttpError, false, None, String::new());
+    (r.useful_text_ms, r.committed_ms, r.ended_ms) = (None, None, 9_030.0);
+    let calm = Evidence { stalls: crate::drill::stalls::Stalls::default(), ..ev.clone() };
+    assert_eq!(judge(&calm).verdict, Verdict::Fail);
     let j = judge(&ev);
     assert_eq!((j.verdict, codes(&j)), (Verdict::Invalid, vec!["lab_lost"]));
     ev.effects = vec![effect(1, "k"), effect(2, "k")];

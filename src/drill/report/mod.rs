@@ -304,9 +304,15 @@ pub fn cut_table(j: &Judgement) -> Option<Table> {
 #[must_use]
 pub fn rto_line(j: &Judgement) -> String {
     let (total, parts) = j.rto_ms();
+    let worst = j.recovery.worst();
+    let after_restore = worst.is_some_and(|w| w.after_restore == Some(true));
     let after_cut = match (total, parts) {
         (None, _) => "none measured".into(),
-        (Some(total), _) if j.recovery.worst().is_some_and(|w| w.after_restore == Some(true)) => format!(
+        (Some(total), _) if worst.is_some_and(|w| w.only_cut) => format!(
+            "no provider was away, answers were only cut off; useful answers again {}{total:.0} ms after the first turn that the primary did not answer whole",
+            if after_restore { "only after the restore, " } else { "" }
+        ),
+        (Some(total), _) if after_restore => format!(
             "none in the outage (useful answers came back only after the restore, {total:.0} ms after the first turn that the primary did not answer)"
         ),
         (Some(total), Some(p)) => format!(

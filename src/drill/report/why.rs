@@ -29,10 +29,10 @@ pub fn why(ev: &Evidence, j: &Judgement) -> Vec<String> {
         Verdict::Fail => Weight::Failure,
     };
     let Some(first) = gravest(&j.findings, decides) else { return Vec::new() };
-    let more = match j.findings.iter().filter(|f| f.weight == decides).count() - 1 {
-        0 => String::new(),
-        n => format!(" (and {n} more above)"),
-    };
+    // Others are named: a bare number would read as so many more cases of this one.
+    let others: Vec<&str> =
+        j.findings.iter().filter(|f| f.weight == decides && f.code != first.code).map(|f| f.code.as_str()).collect();
+    let more = if others.is_empty() { String::new() } else { format!(" (also found: {})", others.join(", ")) };
     let example = first.examples.first().map(|e| format!(": {e}")).unwrap_or_default();
     let mut out = vec![format!("why: {}: {}{example}{more}", first.code, first.text)];
     out.extend(next(ev, j, first).map(|step| format!("next: {step}")));
@@ -168,6 +168,14 @@ mod tests {
         assert_eq!(leads(&[("no_failover", 91), ("truncated_as_success", 1), ("spliced_answer", 2)]), "spliced_answer");
         // Of what makes a run say nothing the first thing that was found explains the rest.
         assert_eq!(leads(&[("steady_state_not_met", 2), ("fault_not_seen", 7)]), "steady_state_not_met");
+    }
+
+    /// A bare number beside the first case reads as so many more cases of the same.
+    #[test]
+    fn other_findings_of_the_same_weight_are_named() {
+        let line = &told_of(&[("spliced_answer", 2), ("truncated_as_success", 1), ("no_failover", 9)], false)[0];
+        assert!(line.ends_with(" (also found: truncated_as_success)"), "{line}");
+        assert!(!told_of(&[("spliced_answer", 2)], false)[0].contains("also found"));
     }
 
     /// Of a gateway that the drill did not start there is no journal; of one that it started there is one, with this name.

@@ -79,6 +79,7 @@ impl Run<'_> {
         if let Some(customers) = &stage.customers {
             so_far.requests = customers.rows(&self.anchor);
             so_far.requests.retain(|r| r.ended_ms < asked_ms);
+            so_far.steady_judged_ms = Some(asked_ms);
         }
         Ok(so_far)
     }

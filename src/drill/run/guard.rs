@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, ChildStdin, Command};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -23,12 +24,15 @@ const READY: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 /// How long a dismissed guard may take to end.
 const END: Duration = Duration::from_secs(3);
+/// Heartbeats in a row that it may leave unanswered. Counted and not timed, so that a runner that stood still itself misses
+/// nobody: it has sent none meanwhile.
+const UNANSWERED_MAX: u32 = 3;
 
 /// The guard process, and the task that gives it signs of life.
 #[derive(Debug)]
 pub(super) struct Guard {
     say: mpsc::Sender<&'static str>,
-    beats: JoinHandle<()>,
+    beats: JoinHandle<Option<String>>,
 }
 
 impl Guard {
@@ -41,7 +45,7 @@ impl Guard {
             .arg(log)
             .args(["--longest-s", &longest.as_secs().to_string()])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
@@ -53,51 +57,117 @@ impl Guard {
             }
             tokio::time::sleep(LOOK).await;
         }
-        let Some(pipe) = process.stdin.take() else {
+        let (Some(pipe), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(Expected::could_not("the guard has no pipe", ""));
         };
         let (say, said) = mpsc::channel::<&'static str>(4);
-        let beats = tokio::spawn(beat(process, pipe, said, log.to_path_buf(), stops.clone()));
+        let pipes = Pipes { ask: pipe, answers: Some(answers) };
+        let beats = tokio::spawn(beat(process, pipes, said, log.to_path_buf(), stops.clone()));
         Ok(Guard { say, beats })
     }
 
-    /// Dismisses it, or leaves a restore that did not succeed to it: then it tries again.
-    pub(super) async fn end(self, restored: bool) {
+    /// Dismisses it, or leaves a restore that did not succeed to it: then it tries again. What was out of the ordinary.
+    pub(super) async fn end(self, restored: bool) -> Option<String> {
         if restored {
             let _ = self.say.send(DONE).await;
         }
         drop(self.say);
-        let _ = self.beats.await;
+        self.beats.await.ok().flatten()
     }
 }
 
-/// Gives signs of life until the guard is to end or has ended. One that is gone too early would be missed only by a runner
-/// that is gone too: the drill stops while there is somebody who restores.
+/// Both ways between runner and guard.
+struct Pipes {
+    ask: ChildStdin,
+    answers: Option<ChildStdout>,
+}
+
+impl Pipes {
+    /// Resolves with each answer; never again once nobody is there, which the end of the process tells.
+    async fn answer(&mut self) {
+        let mut some = [0; 64];
+        if let Some(pipe) = &mut self.answers {
+            match pipe.read(&mut some).await {
+                Ok(n) if n > 0 => return,
+                _ => self.answers = None,
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Gives signs of life until the guard is to end or has ended, and wants one for each. One that is gone too early, or does
+/// nothing any more, would be missed only by a runner that is gone too: the drill stops while there is somebody who restores.
 async fn beat(
     mut process: Child,
-    mut pipe: ChildStdin,
+    mut pipes: Pipes,
     mut said: mpsc::Receiver<&'static str>,
     log: PathBuf,
     stops: Stops,
-) {
+) -> Option<String> {
     let pid = process.id().unwrap_or_default();
-    loop {
+    let mut unanswered = 0;
+    let dismissed = loop {
         let word = tokio::select! {
-            _ = process.wait() => return gone(pid, &log, &stops),
+            _ = process.wait() => {
+                gone(pid, &log, &stops);
+                return None;
+            }
+            () = pipes.answer() => {
+                unanswered = 0;
+                continue;
+            }
             word = timeout(BEAT_EVERY, said.recv()) => match word {
                 Ok(Some(word)) => word,
-                Ok(None) => break,
+                Ok(None) => break false,
                 Err(_) => BEAT,
             },
         };
-        // A pipe that nobody reads is told by the end of the process.
-        let _ = pipe.write_all(format!("{word}\n").as_bytes()).await;
-        if word == DONE {
-            break;
+        if word == BEAT {
+            if unanswered == UNANSWERED_MAX {
+                silent(pid, &stops);
+            }
+            unanswered += 1;
         }
+        // A pipe that nobody reads is told by the end of the process; it holds the beats of hours.
+        let _ = pipes.ask.write_all(format!("{word}\n").as_bytes()).await;
+        if word == DONE {
+            break true;
+        }
+    };
+    let stands = unanswered > UNANSWERED_MAX;
+    if !dismissed && stands {
+        // What could not be restored is left to it, if it can be brought to itself.
+        signal(&process, Signal::CONT);
     }
-    drop(pipe);
+    drop(pipes.ask);
+    if !(dismissed && stands) && timeout(END, process.wait()).await.is_ok() {
+        return None;
+    }
+    if !dismissed {
+        // It is at work: it goes on for as long as its tries last.
+        return None;
+    }
+    // All is restored, so that there is nothing it could still be good for.
+    let _ = process.start_kill();
     let _ = timeout(END, process.wait()).await;
+    Some(format!("the guard (process {pid}) did not end when it was dismissed, and was killed"))
+}
+
+fn signal(process: &Child, signal: Signal) {
+    if let Some(pid) = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+fn silent(pid: u32, stops: &Stops) {
+    stops.ask(
+        Reason::GuardLost.code(),
+        &format!(
+            "the guard (process {pid}) gave no sign of life for {} s (stopped, or starved): nobody would have restored after the drill",
+            BEAT_EVERY.as_secs() * u64::from(UNANSWERED_MAX)
+        ),
+    );
 }
 
 fn gone(pid: u32, log: &Path, stops: &Stops) {

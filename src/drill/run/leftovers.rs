@@ -8,7 +8,7 @@ use super::safety::logs_folder;
 use crate::drill::verdict::Cleanup;
 use crate::error::Result;
 use crate::fault::client::Client;
-use crate::fault::error::FaultKind;
+use crate::fault::error::{FaultError, FaultKind};
 use crate::fault::restore::{Cleanup as Restoration, PREFIX, restore, sweep};
 use crate::fault::wal::{Entry, Undo, Wal, WalFile, scan};
 use crate::units::printable;
@@ -29,8 +29,10 @@ pub struct Healing {
     pub running: Vec<String>,
     /// What could not be read, so that it may hide a fault.
     pub unreadable: Vec<String>,
-    /// Fault servers on which something may still be broken.
+    /// Fault servers on which something may still be broken, each once.
     pub dirty_servers: Vec<String>,
+    /// What helps where it could not be healed, one step for each of these servers.
+    pub next: Vec<String>,
 }
 
 /// [`before_a_run`], who is at work now, and the marks that killed drills have left on fault servers. A folder that cannot be
@@ -44,7 +46,7 @@ pub async fn heal(state: &Path, held: Option<&str>) -> Result<Healing> {
         Err(e) => {
             let mut out = Healing::default();
             unreadable(&mut out, format!("logs of earlier drills may hide a fault: {}", e.what));
-            labs(state, &mut out).await;
+            labs(state, &mut out, &[]).await;
             out
         }
     };
@@ -73,6 +75,8 @@ async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
     for what in scanned.unreadable {
         unreadable(&mut out, format!("a log cannot be read and may hide a fault: {what}"));
     }
+    // Servers that stand still: they are asked once.
+    let mut silent: Vec<String> = Vec::new();
     for (path, undo) in scanned.left {
         let server = undo.begin.server.clone();
         let _lock = match held {
@@ -89,9 +93,22 @@ async fn left_behind(state: &Path, held: Option<&str>) -> Result<Healing> {
                 }
             },
         };
-        one(&path, &undo, &mut out).await;
+        if silent.contains(&server) {
+            too(&mut out, &server, &format!("{} ended without restoring {} there too", who(&undo), names(&undo)));
+        } else if let Some(e) = stands_still(&server).await {
+            let at = printable(&server, 100);
+            let what =
+                format!("{} ended without restoring {} on {at}, which stands still: {e}", who(&undo), names(&undo));
+            dirty(&mut out, &server, what);
+            out.next.push(format!(
+                "let the fault server at {at} go on (`kill -CONT` its process, if that was stopped), or end it and start it again; then `llmfo drill clean` once more"
+            ));
+            silent.push(server);
+        } else {
+            one(&path, &undo, &mut out).await;
+        }
     }
-    labs(state, &mut out).await;
+    labs(state, &mut out, &silent).await;
     tidy(&logs_folder(state));
     Ok(out)
 }
@@ -138,17 +155,50 @@ fn logs(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Proxies of labs that were killed.
-async fn labs(state: &Path, out: &mut Healing) {
+async fn labs(state: &Path, out: &mut Healing, silent: &[String]) {
     for what in crate::lab::home::Claim::unreadable(state) {
         unreadable(out, format!("what a lab has made cannot be read and may be left: {what}"));
     }
-    for (server, result) in crate::lab::paths::remove_dead(state).await {
+    for (server, result) in crate::lab::paths::remove_dead(state, silent).await {
         match result {
             Ok(None) => {}
             Ok(Some(said)) => out.said.push(said),
-            Err(why) => dirty(out, &server, why),
+            Err(why) if silent.contains(&server) => too(out, &server, &why),
+            Err(why) => {
+                dirty(out, &server, why);
+                let step = by_hand(&server);
+                if !out.next.contains(&step) {
+                    out.next.push(step);
+                }
+            }
         }
     }
+}
+
+/// The server takes connections and says not even who it is: what it is told now it would do at some later time.
+async fn stands_still(server: &str) -> Option<FaultError> {
+    let told = Client::anywhere(server).ok()?.version().await.err();
+    told.filter(|e| e.kind == FaultKind::Timeout)
+}
+
+fn by_hand(server: &str) -> String {
+    let at = printable(server, 100);
+    format!(
+        "see that the fault server at {at} runs (start one there again if it ended) and look at GET {at}/proxies; then `llmfo drill clean` once more"
+    )
+}
+
+/// One more thing about a server that was named already.
+fn too(out: &mut Healing, server: &str, what: &str) {
+    let at = printable(server, 100);
+    match out.said.iter_mut().find(|said| said.contains(&at)) {
+        Some(said) => said.push_str(&format!("; {what}")),
+        None => out.said.push(format!("{at}: {what}")),
+    }
+}
+
+fn names(undo: &Undo) -> String {
+    undo.proxies.iter().map(|p| printable(p, 64)).collect::<Vec<_>>().join(", ")
 }
 
 async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
@@ -179,13 +229,15 @@ async fn one(path: &Path, undo: &Undo, out: &mut Healing) {
     };
     let left = still_there(&client, undo).await;
     let done = restore(&client, "clean", &mut wal).await;
-    let paths = undo.proxies.iter().map(|p| printable(p, 64)).collect::<Vec<_>>().join(", ");
+    let paths = names(undo);
     let what = if let Restoration::Dirty(why) = &done.cleanup {
-        return dirty(
-            out,
-            &begin.server,
-            format!("{who} ended without restoring {paths} on {at}, and it could not be healed: {why}"),
-        );
+        let text = format!("{who} ended without restoring {paths} on {at}, and it could not be healed: {why}");
+        dirty(out, &begin.server, text);
+        let step = by_hand(&begin.server);
+        if !out.next.contains(&step) {
+            out.next.push(step);
+        }
+        return;
     } else if done.notes.iter().any(|n| n.contains(SERVER_GONE)) {
         format!("{who} ended without restoring {paths}; its fault server {at} is gone, and the faults with it")
     } else if left > 0 {
@@ -223,7 +275,9 @@ fn who(undo: &Undo) -> String {
 fn dirty(out: &mut Healing, server: &str, text: String) {
     out.said.push(text);
     out.cleanup = Cleanup::Dirty;
-    out.dirty_servers.push(server.into());
+    if !out.dirty_servers.iter().any(|known| known == server) {
+        out.dirty_servers.push(server.into());
+    }
 }
 
 /// Faults of this run that are still in force.
@@ -267,10 +321,56 @@ mod tests {
         assert!(before_a_run(state.path()).await.is_err());
     }
 
+    /// A Toxiproxy that was stopped takes connections and answers nothing. Two drills and a lab were killed on it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_that_stands_still_is_named_once_with_a_step_that_helps() {
+        use crate::fault::wal::{Change, Stamp};
+        let state = tempfile::tempdir().unwrap();
+        let stopped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", stopped.local_addr().unwrap());
+        for run in ["1700000000000-4194305", "1700000000001-4194306"] {
+            let mut wal = WalFile::create(&logs_folder(state.path()).join(format!("{run}.jsonl"))).unwrap();
+            wal.append(begun(run, &server)).unwrap();
+            let change = Change::SetEnabled { proxy: format!("path-of-{run}"), enabled: false };
+            wal.append(Entry::Intent { at: Stamp::now(), n: 1, change }).unwrap();
+        }
+        // No process has this number: the largest that Linux gives is 4194304.
+        let claim = crate::lab::home::Claim {
+            pid: 4_194_305,
+            ..crate::lab::home::Claim::ours(&server, vec![("path".into(), "l".into(), "u".into())])
+        };
+        std::fs::write(state.path().join("lab-x.json"), serde_json::to_vec(&claim).unwrap()).unwrap();
+        let healing = heal(state.path(), None).await.unwrap();
+        assert_eq!((healing.cleanup, &healing.dirty_servers), (Cleanup::Dirty, &vec![server.clone()]), "{healing:?}");
+        assert_eq!((healing.said.len(), healing.next.len()), (1, 1), "{healing:?}");
+        let said = &healing.said[0];
+        for what in ["path-of-1700000000000", "path-of-1700000000001", "the lab of process 4194305 is gone"] {
+            assert!(said.contains(what), "{said}");
+        }
+        assert!(!said.contains("drill clean"), "what was just done is no advice: {said}");
+        assert!(healing.next[0].contains("kill -CONT") && healing.next[0].contains(&server), "{healing:?}");
+        assert!(state.path().join("lab-x.json").exists(), "what is left is not forgotten");
+    }
+
+    fn begun(run: &str, server: &str) -> Entry {
+        use crate::fault::wal::{Begin, FORMAT, Stamp};
+        let begin = Begin {
+            format: FORMAT,
+            run: run.into(),
+            drill: "d".into(),
+            pid: 1,
+            server: server.into(),
+            embedded: false,
+            lab_of_run: true,
+            lab_admin: None,
+            snapshot: BTreeMap::new(),
+        };
+        Entry::Begin { at: Stamp::now(), begin }
+    }
+
     /// Three drills were killed after they had restored: one of this state folder, one of another; the third is alive.
     #[tokio::test(flavor = "multi_thread")]
     async fn the_mark_of_a_killed_drill_of_this_state_folder_is_taken_off_its_server() {
-        use crate::fault::wal::{Begin, FORMAT, Stamp};
         let state = tempfile::tempdir().unwrap();
         let server = crate::fault::server::start("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
         let client = Client::new(&server.url()).unwrap();
@@ -286,18 +386,7 @@ mod tests {
         }
         for run in logged {
             let path = logs_folder(state.path()).join(format!("{run}.jsonl"));
-            let begin = Begin {
-                format: FORMAT,
-                run: run.into(),
-                drill: "d".into(),
-                pid: 1,
-                server: client.base_url().into(),
-                embedded: false,
-                lab_of_run: true,
-                lab_admin: None,
-                snapshot: BTreeMap::new(),
-            };
-            WalFile::create(&path).unwrap().append(Entry::Begin { at: Stamp::now(), begin }).unwrap();
+            WalFile::create(&path).unwrap().append(begun(run, client.base_url())).unwrap();
         }
         let healing = heal(state.path(), None).await.unwrap();
         assert_eq!((healing.cleanup, healing.said.len()), (Cleanup::Clean, 1), "{healing:?}");

@@ -290,7 +290,8 @@ impl Safety {
             let _ = self.client.end_lease(&self.lease_id()).await;
         }
         if let Some(guard) = self.guard.take() {
-            guard.end(self.outcome.cleanup != Cleanup::Dirty).await;
+            let said = guard.end(self.outcome.cleanup != Cleanup::Dirty).await;
+            self.outcome.notes.extend(said);
         }
         (self.outcome, self.place)
     }

@@ -1,11 +1,10 @@
 //! A drill on its stage: phases in their fixed order, with everything that must be undone held in one place, so that it is
 //! undone however the drill ends.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::before;
 use super::customers::Customers;
@@ -13,7 +12,7 @@ use super::dials;
 use super::embedded::{Embedded, Settings as EmbeddedSettings};
 use super::gather::Records;
 use super::journal::{Anchor, Journal};
-use super::lab::{Felt, Lab, feel, status};
+use super::lab::Lab;
 use super::leftovers;
 use super::place::Place;
 use super::safety::{EXPIRY_MARGIN, RunIs, Safety};
@@ -21,22 +20,16 @@ use super::signals::Stops;
 use super::watch::{LabWatch, Own, Surroundings};
 use super::{Options, Reporter};
 use crate::drill::evidence::{Evidence, PolicyOf};
-use crate::drill::judge::judge;
 use crate::drill::library::Found;
 use crate::drill::plan::{Plan, compile};
-use crate::drill::spoilt::Reason;
 use crate::error::{Expected, Result};
 use crate::fault::client::Client;
 use crate::lab::topology::Topology;
-use crate::load::Entry;
-use crate::measure::RequestRow;
 use crate::policy::Policy;
 use crate::spec::drill::DrillFile;
 
 /// Between two looks at how it goes.
-const TICK: Duration = Duration::from_millis(200);
-/// An entry must answer within this after its gateway is up.
-const ENTRY_READY: Duration = Duration::from_secs(10);
+pub(super) const TICK: Duration = Duration::from_millis(200);
 /// A lab is up within this, or never.
 const LAB_READY: Duration = Duration::from_secs(60);
 /// Limit of one look whether somebody answers.
@@ -130,9 +123,10 @@ impl<'a> Run<'a> {
         let (lab, topology) = self.lab(stage, &logs, tell).await?;
         self.fault_server = topology.toxiproxy.clone();
         if healing.dirty_servers.contains(&topology.toxiproxy) {
+            let step = healing.next.into_iter().find(|step| step.contains(&topology.toxiproxy));
             return Err(Expected::dirty(
                 format!("an earlier drill has left {} broken, and it could not be healed", topology.toxiproxy),
-                "mend it by hand (GET /proxies), then `llmfo drill clean`",
+                step.unwrap_or_else(|| "mend it by hand (GET /proxies), then `llmfo drill clean`".to_owned()),
             ));
         }
         let policy = self.policy(&topology, &file.route)?;
@@ -190,7 +184,7 @@ impl<'a> Run<'a> {
         Ok((lab, topology))
     }
 
-    fn embedded_settings<'b>(&'b self, logs: &'b std::path::Path) -> EmbeddedSettings<'b> {
+    pub(super) fn embedded_settings<'b>(&'b self, logs: &'b std::path::Path) -> EmbeddedSettings<'b> {
         EmbeddedSettings {
             dir: logs,
             seed: self.options.seed,
@@ -290,123 +284,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Starts the gateways of an embedded run and waits until every entry answers.
-    async fn entries(
-        &mut self,
-        ground: &Ground,
-        stage: &mut Stage,
-        logs: &std::path::Path,
-        tell: &mut dyn Reporter,
-    ) -> Result<Vec<Entry>> {
-        if let Some(embedded) = &mut stage.embedded
-            && self.options.targets.is_empty()
-        {
-            tell.state("starting a gateway in each region");
-            let settings = self.embedded_settings(logs);
-            embedded.start_gateways(&settings, &ground.topology).await?;
-        }
-        let entries: Vec<Entry> = if self.options.targets.is_empty() {
-            let of = |e: &crate::lab::topology::EntryAt| Entry { name: e.name.clone(), url: e.url.clone() };
-            ground.topology.entries.iter().map(of).collect()
-        } else {
-            let named = |(n, url): (usize, &String)| {
-                let name = if n == 0 { "target".to_string() } else { format!("target-{}", n + 1) };
-                Entry { name, url: url.clone() }
-            };
-            self.options.targets.iter().enumerate().map(named).collect()
-        };
-        self.targets = entries.iter().map(|e| e.url.clone()).collect();
-        for entry in &entries {
-            let own = ground.topology.entries.iter().find(|e| e.url == entry.url && stage.embedded.is_none());
-            self.answers(entry, own.map(|e| e.listen.as_str())).await?;
-        }
-        for url in &self.options.targets {
-            with_its_path(url).await?;
-        }
-        self.through_what_is_cut(ground)?;
-        Ok(entries)
-    }
-
-    /// An entry that is cut must be one that customers use, or nothing of it is felt.
-    fn through_what_is_cut(&self, ground: &Ground) -> Result<()> {
-        if self.options.targets.is_empty() {
-            return Ok(());
-        }
-        let same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
-        for path in ground.plan.rounds.iter().flat_map(|r| &r.faults).map(|f| &f.path).filter(|p| p.role == "entry") {
-            if self.options.targets.iter().any(|url| same(url, &path.url)) {
-                continue;
-            }
-            let at = ground.topology.entries.iter().find(|e| e.proxy == path.proxy).map_or("", |e| e.listen.as_str());
-            return Err(Expected::usage(
-                format!("this drill cuts {}, and no --target is reached through it", path.proxy),
-                format!(
-                    "let your gateway of {} listen on {at}, and name the lab's entry: --target {}",
-                    path.region, path.url
-                ),
-            ));
-        }
-        Ok(())
-    }
-
-    async fn answers(&self, entry: &Entry, listen: Option<&str>) -> Result<()> {
-        let until = Instant::now() + ENTRY_READY;
-        loop {
-            let met = feel(&entry.url, "/models", LOOK).await;
-            match met {
-                Felt::Answered => return Ok(()),
-                _ if self.stopped() => return Ok(()),
-                met if Instant::now() > until => {
-                    let what = format!("{} ({}) does not answer: {}", entry.name, entry.url, met.text());
-                    // Without a target the lab's own entry was tried, behind which nobody has to listen yet.
-                    let hint = listen.map_or_else(
-                        || "is the gateway up, and does its URL end in /v1?".to_owned(),
-                        |at| {
-                            format!(
-                                "start `llmfo serve --listen {at}` of that region, or name your gateway with --target"
-                            )
-                        },
-                    );
-                    return Err(Expected::could_not(what, hint));
-                }
-                _ => sleep(TICK).await,
-            }
-        }
-    }
-
-    async fn steady_state(
-        &mut self,
-        ground: &Ground,
-        entries: Vec<Entry>,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) -> Result<()> {
-        // A lab that has seen a run must not see its conversations again; a fresh one gives the same texts for a seed.
-        let run = match self.options.lab {
-            Some(_) => format!("s{}-{:x}-", self.options.seed, crate::fault::clock::wall_ms() / 100),
-            None => format!("s{}-", self.options.seed),
-        };
-        let key = self.options.target_key.clone();
-        let customers = Customers::start(&ground.plan, &ground.topology, entries, key, self.options.seed, &run)?;
-        stage.customers = Some(customers);
-        self.evidence.steady_from_ms = self.anchor.elapsed_ms();
-        self.evidence.counters_at_steady = self.counters(stage).await;
-        self.journal.phase("steady", &format!("{} s", ground.plan.steady.as_secs_f64()));
-        self.wait("steady state", ground.plan.steady, stage, tell, |_| false).await;
-        // A seed may deal few turns to a short steady state: that says nothing about the path, and more time mends it.
-        let (anchor, wanted) = (self.anchor, ground.plan.needs.steady_turns);
-        let from_ms = self.evidence.steady_from_ms;
-        let enough = move |stage: &Stage| {
-            let turns = |c: &Customers| ended_turns(&c.rows(&anchor), from_ms, anchor.elapsed_ms() - NOT_YET_MS);
-            stage.customers.as_ref().is_none_or(|c| turns(c) >= wanted)
-        };
-        if !enough(&*stage) {
-            self.wait("steady state, longer", ground.plan.steady, stage, tell, enough).await;
-        }
-        self.evidence.counters_after_steady = self.counters(stage).await;
-        Ok(())
-    }
-
     pub(super) async fn counters(
         &self,
         stage: &Stage,
@@ -416,96 +293,4 @@ impl<'a> Run<'a> {
             _ => Default::default(),
         }
     }
-
-    /// The steady state is met; otherwise nothing is broken.
-    async fn well(&mut self, ground: &Ground, stage: &Stage, tell: &mut dyn Reporter) -> Result<bool> {
-        let so_far = self.so_far(ground, stage).await?;
-        let findings = judge(&so_far).findings;
-        let Some(found) = findings.into_iter().find(|f| f.code == "steady_state_not_met") else { return Ok(true) };
-        for problem in &found.examples {
-            tell.say(&format!("no steady state, so nothing is broken: {problem}"), true);
-        }
-        (self.evidence.not_well, self.evidence.not_well_cases) = (found.examples, found.n);
-        Ok(false)
-    }
-
-    async fn wait(
-        &mut self,
-        phase: &str,
-        total: Duration,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-        done: impl Fn(&Stage) -> bool,
-    ) {
-        let began = Instant::now();
-        while began.elapsed() < total && !self.stopped() && !done(stage) {
-            let step = TICK.min(total - began.elapsed());
-            self.wait_since(phase, began, total, step, stage, tell).await;
-        }
-    }
-
-    /// Waits for one step, or until the drill must stop, and looks after what must be alive.
-    pub(super) async fn wait_since(
-        &self,
-        phase: &str,
-        began: Instant,
-        total: Duration,
-        step: Duration,
-        stage: &mut Stage,
-        tell: &mut dyn Reporter,
-    ) {
-        let until = Instant::now() + step;
-        while Instant::now() < until && !self.stopped() {
-            tokio::select! {
-                () = sleep(TICK.min(until.saturating_duration_since(Instant::now()))) => {}
-                () = self.stops.wait() => return,
-            }
-            if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lab_lost) {
-                self.stops.ask(Reason::LabLost.code(), &lost);
-            }
-            if let Some(lost) = stage.embedded.as_mut().and_then(Embedded::lost) {
-                self.stops.ask("child_lost", &lost);
-            }
-            let Some(customers) = &stage.customers else { continue };
-            if customers.dead() {
-                self.stops.ask("generator_dead", "the load has ended by itself");
-            }
-            let g = customers.glimpse();
-            let by: Vec<String> = g.lately.iter().map(|(t, n)| format!("{t} {n}")).collect();
-            let by = if by.is_empty() { String::new() } else { format!(" · lately {}", by.join(", ")) };
-            let again = if g.again == 0 { String::new() } else { format!(" · {} sent again", g.again) };
-            tell.state(&format!(
-                "{phase}: {:.0} of {:.0} s · {} answered · {} not whole{again}{by}",
-                began.elapsed().as_secs_f64(),
-                total.as_secs_f64(),
-                g.requests - g.failed - g.again,
-                g.failed
-            ));
-        }
-    }
-}
-
-/// A base URL that lacks its `/v1`: every request of the load would get the same 404. A gateway that has no `/models` at either
-/// place is believed.
-async fn with_its_path(url: &str) -> Result<()> {
-    if status(url, "/models", LOOK).await != Some(404) {
-        return Ok(());
-    }
-    let longer = format!("{}/v1", url.trim_end_matches('/'));
-    match status(&longer, "/models", LOOK).await {
-        None | Some(404) => Ok(()),
-        Some(_) => Err(Expected::usage(
-            format!("--target {url}: it has no /models there, but below /v1 it has"),
-            format!("--target {longer}"),
-        )),
-    }
-}
-
-/// The newest answers are not looked at yet when the path is judged: the providers' log may lack them.
-const NOT_YET_MS: f64 = 300.0;
-
-/// Turns that began after the one moment and were over before the other.
-fn ended_turns(rows: &[RequestRow], from_ms: f64, until_ms: f64) -> usize {
-    let over = rows.iter().filter(|r| r.last_of_turn && r.started_ms >= from_ms && r.ended_ms < until_ms);
-    over.map(|r| (r.conversation.as_str(), r.turn)).collect::<BTreeSet<_>>().len()
 }

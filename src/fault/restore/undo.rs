@@ -47,6 +47,13 @@ pub async fn restore(client: &Client, by: &str, wal: &mut dyn Wal) -> Restored {
         Err(e) if e.kind == FaultKind::Unreachable && undo.begin.embedded => {
             (Cleanup::Clean, vec!["the embedded fault server is gone, and its faults with it".to_owned()])
         }
+        // Whoever cleans up is told the next step by `drill clean` itself, which knows what else it has met there.
+        Err(e) if by == "clean" => (Cleanup::Dirty(e.to_string()), vec![]),
+        Err(e) if e.kind == FaultKind::Timeout => {
+            let step =
+                "the fault server stands still; let it go on (or end it and start it again), then `llmfo drill clean`";
+            (Cleanup::Dirty(format!("{e}; {step}")), vec![])
+        }
         Err(e) => (Cleanup::Dirty(format!("{e}; {}", e.hint())), vec![]),
         Ok(()) => heal(client, &undo, by, &Mutex::new(&mut *wal)).await,
     };

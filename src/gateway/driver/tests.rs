@@ -39,25 +39,7 @@ fn policy() -> Arc<Policy> {
 }
 
 fn facts() -> Facts {
-    Facts {
-        route: RouteId(0),
-        stream: true,
-        intent: None,
-        data: DataClass::None,
-        tools: false,
-        risky_tools: false,
-        vision: false,
-        strict_schema: false,
-        strict_decoding: false,
-        prompt_sha256: None,
-        body_bytes: 100,
-        max_output_tokens: None,
-        task: "customer_reply".into(),
-        expired: false,
-        open_conversation: false,
-        unmaskable: None,
-        conversation: None,
-    }
+    Facts::plain(RouteId(0), DataClass::None)
 }
 
 #[derive(Default)]

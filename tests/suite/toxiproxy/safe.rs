@@ -289,7 +289,7 @@ fn guarded(rig: &Rig, file: &FilePath, limits: Limits, say: Option<&str>, hold_o
     drop(wal);
     let (reader, mut writer) = std::io::pipe().unwrap();
     let file = file.to_owned();
-    let guard = std::thread::spawn(move || guard::stand(&file, limits, reader).unwrap());
+    let guard = std::thread::spawn(move || guard::stand(&file, limits, reader, std::io::sink()).unwrap());
     if let Some(line) = say {
         writer.write_all(line.as_bytes()).unwrap();
     }
