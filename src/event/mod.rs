@@ -10,6 +10,9 @@ use serde_json::Value;
 /// Version of the line format. Fields and variants are only added.
 pub const EVENT_FORMAT: u32 = 1;
 
+/// Reason of an alert about a client's key for a route that the policy does not have.
+pub const CLIENT_ROUTE_UNKNOWN: &str = "client_route_unknown";
+
 /// One line of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {
@@ -86,6 +89,12 @@ pub enum Event {
     Alert {
         /// Target by name, if about one.
         target: Option<String>,
+        /// Client by name, if about one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<String>,
+        /// Route by name, if about one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        route: Option<String>,
         /// Named reason.
         reason: String,
         /// In one sentence.

@@ -63,10 +63,8 @@ fn wait(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagnosti
     let left = budget - waits;
     let stand_ins = View::stand_ins(route, &tiers, (first_tier, first.name));
     let limit = |a: &Attempt| Some(a.answer_timeout_ms.or(a.first_token_timeout_ms)?.duration());
-    let (stand_in, least) = stand_ins
-        .iter()
-        .filter_map(|(t, a, _)| Some((t, limit(a)? / 2 + SLACK)))
-        .min_by_key(|(_, least)| *least)?;
+    let (stand_in, least) =
+        stand_ins.iter().filter_map(|(t, a, _)| Some((t, limit(a)? / 2 + SLACK))).min_by_key(|(_, least)| *least)?;
     let severity = if left < least {
         Severity::Warning
     } else if attempt.answer_timeout_ms.is_none() && waits > share {

@@ -92,7 +92,11 @@ fn silence(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagno
     } else {
         format!("write `idle_timeout_ms: {shorter}` or less, or {longer}")
     };
-    let expected = format!("at least {} left: half of the stand-in's first-token limit, and {} for the dial", human(least), human(SLACK));
+    let expected = format!(
+        "at least {} left: half of the stand-in's first-token limit, and {} for the dial",
+        human(least),
+        human(SLACK)
+    );
     Some(d.expected(expected).help(help))
 }
 
