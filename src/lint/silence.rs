@@ -20,8 +20,8 @@ pub static SILENCE: Rule = Rule {
     why: "The first-token limit ends with the first sign of life; from then on the idle limit notices a silence. Where the sign was the first fragment of a tool call it alone does, also past the deadline: the request ends in a handoff, late, although somebody could have answered.",
     fix: "Shorten `idle_timeout_ms`, so that the first tier's `first_token_timeout_ms`, the silence, half of the stand-in's `first_token_timeout_ms` and 100 ms fit into `deadline_ms` less `reserve_ms`; or raise `deadline_ms`.",
     example: Example::Policy {
-        good: "deadline_ms: 8000\n    reserve_ms: 1000\n    idle_timeout_ms: 3500\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2000,",
-        bad: "deadline_ms: 8000\n    reserve_ms: 1000\n    idle_timeout_ms: 5000\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2000,",
+        good: "deadline_ms: 8000\n    reserve_ms: 1000\n    idle_timeout_ms: 3500\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500, compatibility_group: support }",
+        bad: "deadline_ms: 8000\n    reserve_ms: 1000\n    idle_timeout_ms: 5000\n    attempts:\n      - { pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500, compatibility_group: support }",
     },
 };
 
