@@ -35,8 +35,9 @@ pub struct Args {
     pub format: Format,
 }
 
+/// A rule, or a code of a drill: the same names where they mean the same. Listed, told and written as JSON from here alone.
 #[derive(Serialize)]
-struct RuleOut {
+struct Entry {
     code: &'static str,
     name: &'static str,
     severity: &'static str,
@@ -44,17 +45,25 @@ struct RuleOut {
     what: &'static str,
     why: &'static str,
     fix: &'static str,
-    good: Option<&'static str>,
-    bad: Option<&'static str>,
+    #[serde(flatten)]
+    more: More,
 }
 
-impl RuleOut {
-    fn of(rule: &'static Rule) -> RuleOut {
+/// What only one of the two has.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum More {
+    Rule { good: Option<&'static str>, bad: Option<&'static str> },
+    Drill { cause: &'static str },
+}
+
+impl Entry {
+    fn of_rule(rule: &'static Rule) -> Entry {
         let (good, bad) = match rule.example {
             Example::Policy { good, bad } | Example::Drill { good, bad } => (Some(good), Some(bad)),
             Example::Words(_) => (None, None),
         };
-        RuleOut {
+        Entry {
             code: rule.code,
             name: rule.name,
             severity: rule.severity.word(),
@@ -62,37 +71,31 @@ impl RuleOut {
             what: rule.what,
             why: rule.why,
             fix: rule.fix,
-            good,
-            bad,
+            more: More::Rule { good, bad },
         }
     }
-}
 
-/// A code of a drill by the same names as a rule, where they mean the same.
-#[derive(Serialize)]
-struct CodeOut {
-    code: &'static str,
-    name: &'static str,
-    severity: &'static str,
-    family: &'static str,
-    what: &'static str,
-    why: &'static str,
-    cause: &'static str,
-    fix: &'static str,
-}
-
-impl CodeOut {
-    fn of(code: &'static Code) -> CodeOut {
-        CodeOut {
+    fn of_code(code: &'static Code) -> Entry {
+        Entry {
             code: code.name,
             name: code.name,
             severity: severity(code),
             family: "drills",
             what: code.text,
             why: code.customer,
-            cause: code.cause,
             fix: code.next,
+            more: More::Drill { cause: code.cause },
         }
+    }
+
+    fn all() -> Vec<Entry> {
+        catalog::all().into_iter().map(Entry::of_rule).chain(codes::all().map(Entry::of_code)).collect()
+    }
+
+    /// Its line of the list. A code of a drill is its own name: it is not written twice.
+    fn line(&self) -> String {
+        let name = if self.name == self.code { String::new() } else { format!("{}: ", self.name) };
+        format!("{:<21} {:<8} {name}{}", self.code, self.severity, self.what)
     }
 }
 
@@ -115,20 +118,14 @@ fn verdict(code: &Code) -> &'static str {
     }
 }
 
-fn code_text(code: &Code, width: Option<u16>) -> String {
-    let indented = |text: &str| {
-        let within = width.unwrap_or(DEFAULT_WIDTH).saturating_sub(2);
-        wrap(text, Some(within)).lines().map(|l| format!("  {}\n", l.trim_start())).collect::<String>()
-    };
-    format!(
-        "{} ({})\n\nWhat was found\n{}\nWhat it means for the customer\n{}\nWhat usually causes it\n{}\nWhat to look at next\n{}",
-        code.name,
-        verdict(code),
-        indented(code.text),
-        indented(code.customer),
-        indented(code.cause),
-        indented(code.next)
-    )
+fn code_text(code: &Code, width: usize) -> String {
+    let parts = [
+        ("What was found", code.text),
+        ("What it means for the customer", code.customer),
+        ("What usually causes it", code.cause),
+        ("What to look at next", code.next),
+    ];
+    pages::told(&format!("{} ({})", code.name, verdict(code)), &parts, width)
 }
 
 /// The code of a drill with this name, in any case, and with `-` for `_`.
@@ -137,15 +134,29 @@ fn drill_code(name: &str) -> Option<&'static Code> {
     codes::all().find(|c| c.name.eq_ignore_ascii_case(&name))
 }
 
-/// What was asked for is neither: the nearest of either kind, by its letters.
+/// What was asked for is neither: the nearest of either kind, by its letters. Of a code that is written as one there is no
+/// nearest, a number is no slip of the finger: its family is named, if there is one.
 fn unknown(asked: &str) -> Expected {
-    let like = crate::spec::names::nearest(&asked.replace('-', "_"), codes::all().map(|c| c.name));
-    let like = like.or_else(|| same_beginning(asked));
-    let near = like.map(str::to_owned).or_else(|| catalog::nearest(asked).map(|r| format!("{} ({})", r.code, r.name)));
-    let hint = near.map_or_else(
-        || "`llmfo explain --list` shows every rule and code".to_owned(),
-        |near| format!("did you mean {near}? `llmfo explain --list` shows every rule and code"),
-    );
+    let list = "`llmfo explain --list` shows every rule and code";
+    let hint = if let Some(digits) = catalog::number(asked) {
+        let family: Vec<&Rule> = catalog::all().into_iter().filter(|r| u32::from(r.family()) == digits / 100).collect();
+        match (family.first(), family.last()) {
+            (Some(first), Some(last)) => format!(
+                "its family ({}) has {} rules, {} to {}; {list}",
+                first.family_name(),
+                family.len(),
+                first.code,
+                last.code
+            ),
+            _ => list.to_owned(),
+        }
+    } else {
+        let like = crate::spec::names::nearest(&asked.replace('-', "_"), codes::all().map(|c| c.name));
+        let like = like.or_else(|| same_beginning(asked));
+        let near =
+            like.map(str::to_owned).or_else(|| catalog::nearest(asked).map(|r| format!("{} ({})", r.code, r.name)));
+        near.map_or_else(|| list.to_owned(), |near| format!("did you mean {near}? {list}"))
+    };
     Expected::new(Exit::Nothing, format!("there is no rule or code {}", crate::units::printable(asked, 60)), hint)
 }
 
@@ -173,17 +184,11 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         ));
     }
     let Some(code) = args.code else {
-        let rules = catalog::all();
+        let entries = Entry::all();
         global.term.out(&match args.format {
-            Format::Json => {
-                let rules = rules.into_iter().map(|r| serde_json::to_value(RuleOut::of(r)));
-                let codes = codes::all().map(|c| serde_json::to_value(CodeOut::of(c)));
-                json(&rules.chain(codes).filter_map(std::result::Result::ok).collect::<Vec<_>>())
-            }
+            Format::Json => json(&entries),
             Format::Human => {
-                let line = |r: &&Rule| format!("{}  {:<8} {:<30} {}", r.code, r.severity.word(), r.name, r.what);
-                let of = |c: &Code| format!("{:<21} {:<8} {}", c.name, severity(c), c.text);
-                let lines: Vec<String> = rules.iter().map(line).chain(codes::all().map(of)).collect();
+                let lines: Vec<String> = entries.iter().map(Entry::line).collect();
                 // Without a terminal somebody searches it: a line each, however long.
                 match global.term.width {
                     Some(_) => wrap(&lines.join("\n"), global.term.width),
@@ -193,17 +198,16 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
         });
         return Ok(Exit::Good);
     };
-    if let Some(code) = drill_code(&code) {
-        global.term.out(&match args.format {
-            Format::Json => json(&CodeOut::of(code)),
-            Format::Human => code_text(code, global.term.width),
-        });
-        return Ok(Exit::Good);
-    }
-    let Some(rule) = catalog::find(&code) else { return Err(unknown(&code)) };
+    let width = usize::from(global.term.width.unwrap_or(DEFAULT_WIDTH));
+    let (entry, text) = if let Some(code) = drill_code(&code) {
+        (Entry::of_code(code), code_text(code, width))
+    } else {
+        let Some(rule) = catalog::find(&code) else { return Err(unknown(&code)) };
+        (Entry::of_rule(rule), pages::text(rule, width))
+    };
     global.term.out(&match args.format {
-        Format::Json => json(&RuleOut::of(rule)),
-        Format::Human => pages::text(rule, usize::from(global.term.width.unwrap_or(DEFAULT_WIDTH))),
+        Format::Json => json(&entry),
+        Format::Human => text,
     });
     Ok(Exit::Good)
 }

@@ -51,6 +51,9 @@ impl<'de> Deserialize<'de> for Record {
     }
 }
 
+/// Reason of an alert about a client's key for a route that the policy does not have.
+pub const CLIENT_ROUTE_UNKNOWN: &str = "client_route_unknown";
+
 /// One line of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {
@@ -127,6 +130,12 @@ pub enum Event {
     Alert {
         /// Target by name, if about one.
         target: Option<String>,
+        /// Client by name, if about one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<String>,
+        /// Route by name, if about one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        route: Option<String>,
         /// Named reason.
         reason: String,
         /// In one sentence.

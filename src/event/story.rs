@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Stamped};
+use super::{CLIENT_ROUTE_UNKNOWN, Event, Stamped};
 
 /// Version of [`Story`]. Members are only added.
 pub const STORY_FORMAT: u32 = 1;
@@ -14,6 +14,8 @@ pub const REQUESTS_MAX: usize = 1_000;
 /// Changes remembered of one target, and targets of which they are remembered.
 const CHANGES_MAX: usize = 64;
 const TARGETS_MAX: usize = 10_000;
+/// What concerns one client or one route alone: so many are remembered of all of them.
+const SOME_MAX: usize = 10_000;
 
 /// One dial, as the decision record has it. Milliseconds since the request arrived.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -158,6 +160,9 @@ pub struct Story {
 #[derive(Clone, Debug)]
 struct Heard {
     state: bool,
+    /// It concerns the requests of this client, or on this route, and no others.
+    client: Option<String>,
+    route: Option<String>,
     said: Circumstance,
 }
 
@@ -168,6 +173,8 @@ pub struct Teller {
     policy: Option<(String, String)>,
     of_targets: BTreeMap<String, VecDeque<Heard>>,
     of_all: VecDeque<Heard>,
+    /// What concerns one client or one route: kept apart, since many of those would push out what concerns everybody.
+    of_some: VecDeque<Heard>,
     requests: VecDeque<Told>,
     left_out: u64,
     unfinished: Vec<(String, Circumstance)>,
@@ -182,6 +189,7 @@ impl Teller {
             policy: None,
             of_targets: BTreeMap::new(),
             of_all: VecDeque::new(),
+            of_some: VecDeque::new(),
             requests: VecDeque::new(),
             left_out: 0,
             unfinished: Vec::new(),
@@ -219,8 +227,19 @@ impl Teller {
                     None => self.all(at, text),
                 }
             }
-            Event::Alert { target: Some(target), reason, text } => self.target(at, target, format!("{reason}: {text}")),
-            Event::Alert { target: None, reason, text } => self.all(at, format!("{reason}: {text}")),
+            Event::Alert { target: Some(target), reason, text, .. } => {
+                self.target(at, target, format!("{reason}: {text}"));
+            }
+            // Written before alerts named their client: whose it is cannot be known, and most requests are of others.
+            Event::Alert { target: None, client: None, reason, .. } if reason == CLIENT_ROUTE_UNKNOWN => {}
+            Event::Alert { target: None, client: None, route: None, reason, text } => {
+                self.all(at, format!("{reason}: {text}"));
+            }
+            Event::Alert { target: None, client, route, reason, text } => {
+                let said = Circumstance { at_unix_ms: at, target: None, text: format!("{reason}: {text}") };
+                let heard = Heard { state: false, client: client.clone(), route: route.clone(), said };
+                keep(&mut self.of_some, heard, SOME_MAX);
+            }
             Event::AttemptFailed { target, class, reason, probe: false, request: Some(request), conversation } => {
                 if self.means(request, conversation.as_deref(), None) && self.unfinished.len() < REQUESTS_MAX {
                     let text = format!("request {request}: attempt failed: {reason} ({class})");
@@ -231,8 +250,7 @@ impl Teller {
             Event::Decision { request, conversation, turn, client, record } => {
                 self.unfinished.retain(|(of, _)| of != request);
                 if self.means(request, conversation.as_deref(), *turn) {
-                    let told = self.told(at, request, conversation.as_ref(), *turn, record);
-                    let told = Told { client: client.clone(), ..told };
+                    let told = self.told(at, request, conversation.as_ref(), *turn, client.as_ref(), record);
                     if self.requests.len() == REQUESTS_MAX {
                         self.requests.pop_front();
                         self.left_out += 1;
@@ -280,6 +298,7 @@ impl Teller {
         request: &str,
         conversation: Option<&String>,
         turn: Option<u64>,
+        client: Option<&String>,
         record: &super::Record,
     ) -> Told {
         let record: Record = record.read().unwrap_or_default();
@@ -297,12 +316,19 @@ impl Teller {
             let state = before.iter().rev().find(|heard| heard.state);
             circumstances.extend(state.into_iter().chain(last).chain(&meanwhile).map(|heard| heard.said.clone()));
         }
+        let of_it = |heard: &&Heard| {
+            let own = |about: &Option<String>, its: Option<&String>| about.is_none() || about.as_ref() == its;
+            own(&heard.client, client) && own(&heard.route, Some(&record.route))
+        };
+        let (before, meanwhile): (Vec<&Heard>, Vec<&Heard>) =
+            self.of_some.iter().filter(of_it).partition(|heard| heard.said.at_unix_ms <= arrived_unix_ms);
+        circumstances.extend(before.last().copied().into_iter().chain(meanwhile).map(|heard| heard.said.clone()));
         circumstances.sort_by_key(|c| c.at_unix_ms);
         Told {
             request: request.to_owned(),
             conversation: conversation.cloned(),
             turn,
-            client: None,
+            client: client.cloned(),
             arrived_unix_ms,
             total_ms,
             policy: self.policy.clone(),
@@ -328,163 +354,22 @@ impl Teller {
             return;
         }
         let of = self.of_targets.entry(target.to_owned()).or_default();
-        keep(of, Heard { state, said: Circumstance { at_unix_ms, target: Some(target.to_owned()), text } });
+        let said = Circumstance { at_unix_ms, target: Some(target.to_owned()), text };
+        keep(of, Heard { state, client: None, route: None, said }, CHANGES_MAX);
     }
 
     fn all(&mut self, at_unix_ms: u64, text: String) {
-        keep(&mut self.of_all, Heard { state: false, said: Circumstance { at_unix_ms, target: None, text } });
+        let said = Circumstance { at_unix_ms, target: None, text };
+        keep(&mut self.of_all, Heard { state: false, client: None, route: None, said }, CHANGES_MAX);
     }
 }
 
-fn keep(of: &mut VecDeque<Heard>, new: Heard) {
-    if of.len() == CHANGES_MAX {
+fn keep(of: &mut VecDeque<Heard>, new: Heard, most: usize) {
+    if of.len() == most {
         of.pop_front();
     }
     of.push_back(new);
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn at(ms: u64, event: Event) -> Stamped {
-        Stamped { v: 1, seq: ms, at_unix_ms: ms, mono_ns: 0, event }
-    }
-
-    fn decision(ms: u64, request: &str, conversation: Option<&str>, turn: Option<u64>) -> Stamped {
-        let record = json!({
-            "format": 1, "route": "chat", "stream": true, "intent": null, "outcome": "answered", "target": "b", "total_ms": 100.0,
-            "attempts": [{ "target": "b", "why": "instead of a: open", "class": "success", "reason": "ok", "remaining_ms_before": 8000,
-                           "dialled_ms": 1.0, "connected_ms": 2.0, "first_token_ms": 3.0, "committed_ms": 4.0, "ended_ms": 100.0 }],
-            "skipped": [{ "target": "a", "reason": "open", "detail": "until 12 s" }]
-        });
-        let conversation = conversation.map(str::to_owned);
-        at(
-            ms,
-            Event::Decision {
-                request: request.into(),
-                conversation,
-                turn,
-                client: None,
-                record: crate::event::Record::of(&record),
-            },
-        )
-    }
-
-    fn changed(ms: u64, target: &str, state: &str) -> Stamped {
-        let (target, state) = (target.into(), state.into());
-        at(ms, Event::Availability { target, state, reason: "why".into(), for_ms: Some(5_000) })
-    }
-
-    fn story(id: &str, lines: &[Stamped]) -> Story {
-        let mut teller = Teller::new(id);
-        lines.iter().for_each(|line| teller.hear(line));
-        teller.end()
-    }
-
-    #[test]
-    fn what_held_at_the_arrival_and_what_changed_meanwhile_is_told_and_nothing_of_others() {
-        let started = Event::Started { policy: "p1".into(), policy_sha256: "aa".into(), seed: 1, pid: 2 };
-        let story = story(
-            "r-1",
-            &[
-                at(1_000, started),
-                changed(2_000, "a", "cooling"),
-                changed(3_000, "a", "probing"),
-                changed(3_500, "z", "cooling"),
-                // It came at 3,900: this was while it was under way.
-                changed(3_950, "b", "cooling"),
-                decision(4_000, "r-1", Some("c"), Some(2)),
-                changed(5_000, "a", "serving"),
-            ],
-        );
-        assert_eq!(story.requests.len(), 1);
-        let told = &story.requests[0];
-        assert_eq!(
-            (told.arrived_unix_ms, told.outcome.as_str(), told.target.as_deref()),
-            (3_900, "answered", Some("b"))
-        );
-        assert_eq!(told.policy, Some(("p1".to_owned(), "aa".to_owned())));
-        let texts: Vec<(u64, &str)> = told.circumstances.iter().map(|c| (c.at_unix_ms, c.text.as_str())).collect();
-        assert_eq!(
-            texts,
-            [(1_000, "the gateway started"), (3_000, "probing for 5.0 s (why)"), (3_950, "cooling for 5.0 s (why)")]
-        );
-        assert_eq!((told.attempts[0].why.as_str(), told.skipped[0].reason.as_str()), ("instead of a: open", "open"));
-    }
-
-    /// A bench that ends: the state that follows from it is written before the order's own line.
-    #[test]
-    fn an_order_or_an_alert_does_not_hide_the_state_that_a_target_is_in() {
-        let order = |state: &str| Event::Order {
-            order: "bench".into(),
-            state: state.into(),
-            target: Some("a".into()),
-            fault: None,
-            reason: "update".into(),
-            for_ms: None,
-        };
-        let told = |lines: &[Stamped]| {
-            let told = story("r-1", lines).requests.remove(0);
-            told.circumstances.into_iter().map(|c| (c.at_unix_ms, c.text)).collect::<Vec<_>>()
-        };
-        let texts = told(&[
-            at(1_000, order("given")),
-            changed(1_001, "a", "benched"),
-            changed(2_000, "a", "probing"),
-            at(2_000, order("ended")),
-            decision(4_000, "r-1", None, None),
-        ]);
-        assert_eq!(
-            texts,
-            [(2_000, "probing for 5.0 s (why)".into()), (2_000, "operator: bench ended: update".to_owned())]
-        );
-        // What was ordered before a state is in it already.
-        let texts =
-            told(&[at(1_000, order("given")), changed(1_001, "a", "benched"), decision(4_000, "r-1", None, None)]);
-        assert_eq!(texts, [(1_001, "benched for 5.0 s (why)".to_owned())]);
-    }
-
-    #[test]
-    fn a_request_a_turn_or_a_conversation_is_meant() {
-        let lines = [
-            decision(1, "r-1", Some("c-9"), Some(1)),
-            decision(2, "r-2", Some("c-9"), Some(12)),
-            decision(3, "r-3", Some("c-90"), Some(1)),
-            decision(4, "r-4", None, None),
-            decision(5, "c-9", None, None),
-        ];
-        let found = |id: &str| story(id, &lines).requests.into_iter().map(|t| t.request).collect::<Vec<_>>();
-        assert_eq!(found("r-2"), ["r-2"]);
-        assert_eq!(found("c-9"), ["r-1", "r-2", "c-9"]);
-        assert_eq!(found("c-9/1"), ["r-1"]);
-        assert_eq!(found("c-9/12"), ["r-2"]);
-        assert!(found("c").is_empty() && found("c-9/").is_empty() && found("r").is_empty());
-    }
-
-    #[test]
-    fn a_request_that_never_ended_is_not_passed_over() {
-        let failed = |request: &str| {
-            let (target, class, reason) = ("a".into(), "provider".into(), "reset".into());
-            let request = Some(request.to_owned());
-            Event::AttemptFailed { target, class, reason, probe: false, request, conversation: Some("c".into()) }
-        };
-        let story = story("c", &[at(1, failed("r-1")), at(2, failed("r-2")), decision(3, "r-1", Some("c"), Some(1))]);
-        assert_eq!(story.unfinished.len(), 1);
-        assert_eq!(story.unfinished[0].text, "request r-2: attempt failed: reset (provider)");
-    }
-
-    #[test]
-    fn it_is_bounded() {
-        let mut teller = Teller::new("c");
-        for n in 0..u64::try_from(REQUESTS_MAX).unwrap() + 5 {
-            teller.hear(&changed(n, "a", "cooling"));
-            teller.hear(&decision(n, &format!("r-{n}"), Some("c"), Some(n)));
-        }
-        let story = teller.end();
-        assert_eq!((story.requests.len(), story.left_out), (REQUESTS_MAX, 5));
-        assert!(story.requests.iter().all(|t| t.circumstances.len() <= CHANGES_MAX));
-    }
-}
+mod tests;

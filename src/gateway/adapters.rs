@@ -32,6 +32,8 @@ pub fn read(policy: &Policy, folder: &Path) -> (Texts, Vec<Event>) {
             Ok(text) => drop(texts.insert(target.id, text)),
             Err(why) => alerts.push(Event::Alert {
                 target: Some(target.name.clone()),
+                client: None,
+                route: None,
                 reason: "adapter_unreadable".to_owned(),
                 text: format!("the text of its adapter cannot be read: {why}; requests with a strict schema skip it"),
             }),
@@ -86,6 +88,8 @@ impl Adapters {
             |(id, text): &(&TargetId, &Arc<str>)| all.get(id).is_some_and(|was| was != *text) && same_version(**id);
         let told = texts.iter().filter(changed).map(|(id, _)| Event::Alert {
             target: Some(policy.target(*id).name.clone()),
+            client: None,
+            route: None,
             reason: "adapter_changed".to_owned(),
             text: "the text of its adapter is another, and its version is the same: it was not evaluated".to_owned(),
         });

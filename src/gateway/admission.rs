@@ -45,7 +45,13 @@ pub fn read(policy: &Policy, folder: &Path, now: Ts, sets: &Sets) -> Read {
                     printable(&target_name, 60),
                     printable(name, 60)
                 );
-                alerts.push(Event::Alert { target: Some(target_name), reason: "evidence".to_owned(), text });
+                alerts.push(Event::Alert {
+                    target: Some(target_name),
+                    client: None,
+                    route: None,
+                    reason: "evidence".to_owned(),
+                    text,
+                });
             }
             records.push(record);
         }

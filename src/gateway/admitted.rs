@@ -98,7 +98,7 @@ impl App {
             printable(name, 60)
         );
         let reason = "evidence_suspect".to_owned();
-        Watcher::event(self, Event::Alert { target: Some(name.to_owned()), reason, text });
+        Watcher::event(self, Event::Alert { target: Some(name.to_owned()), client: None, route: None, reason, text });
         self.driver.ordered(Input::Suspect { target });
     }
 
@@ -124,7 +124,7 @@ impl App {
                     printable(group, 60)
                 );
                 let reason = "evidence_prompt".to_owned();
-                Watcher::event(self, Event::Alert { target: Some(name), reason, text });
+                Watcher::event(self, Event::Alert { target: Some(name), client: None, route: None, reason, text });
             }
             return;
         }

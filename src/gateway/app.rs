@@ -25,7 +25,7 @@ use super::sampling::Sampler;
 use super::targets::Targets;
 use super::{intake, probe, stranded};
 use crate::error::Result;
-use crate::event::{Event, Record, Stamped};
+use crate::event::{CLIENT_ROUTE_UNKNOWN, Event, Record, Stamped};
 use crate::policy::{Policy, TargetId};
 use crate::router::Limits;
 use crate::router::classify::Class;
@@ -241,6 +241,8 @@ impl App {
                 self,
                 Event::Alert {
                     target: None,
+                    client: None,
+                    route: Some(route.to_owned()),
                     reason: "no_conversation".to_owned(),
                     text: format!(
                         "route {name}: tools that change something are called without x-llmfo-conversation; a repeated request \
@@ -307,7 +309,8 @@ impl App {
                     "the key of client {} is for the route {route}, which the policy does not have",
                     client.name
                 );
-                self.event(Event::Alert { target: None, reason: "client_route_unknown".to_owned(), text });
+                let (client, reason) = (Some(client.name.clone()), CLIENT_ROUTE_UNKNOWN.to_owned());
+                self.event(Event::Alert { target: None, client, route: None, reason, text });
             }
         }
     }
@@ -456,7 +459,7 @@ impl Watcher for App {
             }
             Event::Alert { reason, text, .. } if reason == stranded::NOBODY => tracing::error!("{text}"),
             Event::Alert { reason, text, .. } if reason == stranded::SOMEBODY => tracing::info!("{text}"),
-            Event::Alert { target, reason, text } => {
+            Event::Alert { target, reason, text, .. } => {
                 tracing::warn!(target = target.as_deref().unwrap_or("-"), reason = %reason, "{text}");
             }
             _ => {}

@@ -37,7 +37,7 @@ pub fn look(app: &App) -> bool {
     let expired = app.expired();
     if expired {
         let reason = "policy_expired".to_owned();
-        app.event(Event::Alert { target: None, reason, text: text(&app.policy()) });
+        app.event(Event::Alert { target: None, client: None, route: None, reason, text: text(&app.policy()) });
     }
     expired
 }

@@ -58,6 +58,8 @@ pub fn read(policy: &Policy, folder: &Path) -> Result<(Sets, Vec<Event>)> {
         } else {
             alerts.push(Event::Alert {
                 target: None,
+                client: None,
+                route: None,
                 reason: "golden_set_missing".to_owned(),
                 text: format!(
                     "group {}: its golden set {} is not there; its targets are probed by one built-in question, whatever they \

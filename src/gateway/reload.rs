@@ -87,7 +87,10 @@ impl Gateway {
         let text =
             format!("the client keys were not replaced, those before go on: {}", crate::units::printable(why, 700));
         self.app.metrics.client_keys(false);
-        Watcher::event(&*self.app, Event::Alert { target: None, reason: "client_keys_refused".to_owned(), text });
+        Watcher::event(
+            &*self.app,
+            Event::Alert { target: None, client: None, route: None, reason: "client_keys_refused".to_owned(), text },
+        );
     }
 
     /// A policy was offered and not taken: people must hear of it, in log, journal and `/events`. `why`: with the next step.
@@ -95,6 +98,9 @@ impl Gateway {
         let text =
             format!("the policy was not replaced, the one before goes on: {}", crate::units::printable(why, 700));
         self.app.metrics.policy_refused();
-        Watcher::event(&*self.app, Event::Alert { target: None, reason: "policy_refused".to_owned(), text });
+        Watcher::event(
+            &*self.app,
+            Event::Alert { target: None, client: None, route: None, reason: "policy_refused".to_owned(), text },
+        );
     }
 }

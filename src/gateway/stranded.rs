@@ -29,7 +29,8 @@ pub fn told(policy: &Policy, snapshot: &Snapshot, known: &mut BTreeSet<String>) 
             }
             _ => continue,
         };
-        told.push(Event::Alert { target: None, reason: reason.to_owned(), text });
+        let (reason, route) = (reason.to_owned(), Some(route.name.clone()));
+        told.push(Event::Alert { target: None, client: None, route, reason, text });
     }
     told
 }

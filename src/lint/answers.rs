@@ -8,7 +8,7 @@ use crate::policy::{DEFAULT_MAX_ATTEMPTS, DEFAULT_RESERVE};
 use crate::spec::policy::{Attempt, Route};
 use crate::units::human;
 
-use super::view::{Named, View};
+use super::view::{Named, SLACK, View};
 
 /// All of them.
 pub static ALL: [&Rule; 1] = [&ANSWER_WAIT];
@@ -20,7 +20,7 @@ pub static ANSWER_WAIT: Rule = Rule {
     severity: Severity::Warning,
     what: "An answer that is not streamed may wait so long at a silent first target that no stand-in is dialled in time (warning), or longer than its share of the time, because 1.5 times the target's 95th percentile is longer (info).",
     why: "Without a first token to wait for, only the answer's own limit ends the wait. Where it takes the whole deadline, failover works for streams and not for anything else.",
-    fix: "Write `answer_timeout_ms` on the attempt, so that at least half of the stand-in's own limit is left; or raise `deadline_ms`.",
+    fix: "Write `answer_timeout_ms` on the attempt, so that half of the stand-in's own limit and 100 ms for the dial are left (a stand-in of the same attempt has the same limit: two thirds of the time at most); or raise `deadline_ms`.",
     example: Example::Policy {
         good: "- { pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500, compatibility_group: support }",
         bad: "- { pool: near, first_token_timeout_ms: 2000, compatibility_group: support }",
@@ -61,11 +61,10 @@ fn wait(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagnosti
         tiers.get(first_tier)?.iter().rev().map(|t| (t, own_limit(attempt, t, share))).max_by_key(|(_, own)| *own)?;
     let waits = own.min(budget);
     let left = budget - waits;
-    let stand_ins = tiers.iter().zip(&attempts).flat_map(|(tier, a)| tier.iter().map(move |t| (t, a)));
-    let (stand_in, least) = stand_ins
-        .filter(|(t, _)| t.name != first.name)
-        .filter_map(|(t, a)| Some((t, a.answer_timeout_ms.or(a.first_token_timeout_ms)?.duration() / 2)))
-        .min_by_key(|(_, least)| *least)?;
+    let stand_ins = View::stand_ins(route, &tiers, (first_tier, first.name));
+    let limit = |a: &Attempt| Some(a.answer_timeout_ms.or(a.first_token_timeout_ms)?.duration());
+    let (stand_in, least) =
+        stand_ins.iter().filter_map(|(t, a, _)| Some((t, limit(a)? / 2 + SLACK))).min_by_key(|(_, least)| *least)?;
     let severity = if left < least {
         Severity::Warning
     } else if attempt.answer_timeout_ms.is_none() && waits > share {
@@ -98,12 +97,24 @@ fn wait(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagnosti
         ),
         _ => d,
     };
-    let most = budget.saturating_sub(least).as_millis();
-    let d = d.expected(format!("at least {} left: half of the stand-in's own limit", human(least)));
+    // What is written on the first tier is the limit of the stand-ins of that tier as well: with `x` it takes `x` and half of `x`.
+    let spare = budget.saturating_sub(SLACK);
+    let most = stand_ins.iter().filter_map(|(_, a, n)| {
+        if *n == first_tier { Some(spare * 2 / 3) } else { Some(spare.saturating_sub(limit(a)? / 2)) }
+    });
+    let most = most.max().unwrap_or_default().as_millis();
+    let d = d.expected(format!(
+        "at least {} left: half of the stand-in's own limit, and {} for the dial",
+        human(least),
+        human(SLACK)
+    ));
     Some(if most == 0 {
         d.help("raise `deadline_ms`, or shorten the stand-in's limit")
     } else {
-        d.help(format!("write `answer_timeout_ms: {most}` or less here ({} is an even share)", share.as_millis()))
+        d.help(format!(
+            "write `answer_timeout_ms: {most}` or less here ({} is an even share)",
+            share.as_millis().min(most)
+        ))
     })
 }
 

@@ -31,19 +31,17 @@ pub fn find(code: &str) -> Option<&'static Rule> {
     all().into_iter().find(|r| r.code.eq_ignore_ascii_case(code) || r.name.eq_ignore_ascii_case(code))
 }
 
-/// The rule whose code or name is nearest: by its letters, and for a code of which no rule is like it, by its number.
+/// The rule whose code or name is nearest by its letters.
 #[must_use]
 pub fn nearest(code: &str) -> Option<&'static Rule> {
     let rules = all();
-    let known = rules.iter().flat_map(|r| [r.code, r.name]);
-    crate::spec::names::nearest(code, known).and_then(find).or_else(|| {
-        let asked = number(code)?;
-        all().into_iter().min_by_key(|r| number(r.code).map_or(u32::MAX, |n| n.abs_diff(asked)))
-    })
+    crate::spec::names::nearest(code, rules.iter().flat_map(|r| [r.code, r.name])).and_then(find)
 }
 
-/// The number of a code.
-fn number(code: &str) -> Option<u32> {
+/// The number of what is written as a code is, whether there is such a rule or not.
+#[must_use]
+pub fn number(code: &str) -> Option<u32> {
     let (letters, digits) = code.split_at_checked(2)?;
-    letters.eq_ignore_ascii_case("LF").then(|| digits.parse().ok()).flatten()
+    let is_one = letters.eq_ignore_ascii_case("LF") && digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
+    is_one.then(|| digits.parse().ok()).flatten()
 }

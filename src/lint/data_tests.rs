@@ -9,7 +9,7 @@ fn policy(route: &str, attempt: &str, target: &str) -> String {
     format!(
         "version: v\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n  one: {{ base_url: http://10.0.0.1/v1, model: m{target} }}\n  \
          two: {{ base_url: http://10.0.0.2/v1, model: m{target} }}\npools:\n  both: {{ targets: [one, two] }}\nroutes:\n  \
-         - route: chat\n    objectives: {{ recovery_ms: 8000 }}\n    deadline_ms: 8000\n    max_attempts: 2\n{route}    attempts:\n      \
+         - route: chat\n    objectives: {{ recovery_ms: 8000 }}\n    deadline_ms: 10000\n    max_attempts: 2\n{route}    attempts:\n      \
          - {{ pool: both, first_token_timeout_ms: 2000{attempt} }}\n"
     )
 }

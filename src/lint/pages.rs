@@ -4,14 +4,22 @@ use std::fmt::Write as _;
 
 use crate::diag::{Example, Rule};
 
+/// A heading and texts under headings of their own, for a terminal of so many columns.
+#[must_use]
+pub fn told(heading: &str, parts: &[(&str, &str)], width: usize) -> String {
+    let mut out = format!("{heading}\n");
+    for (head, text) in parts {
+        let _ = write!(out, "\n{head}\n{}\n", wrapped(text, width));
+    }
+    out
+}
+
 /// The explanation for a terminal of so many columns.
 #[must_use]
 pub fn text(rule: &Rule, width: usize) -> String {
-    let wrapped = |text: &str| wrapped(text, width);
-    let mut out = format!("{} {} ({}, {})\n\n", rule.code, rule.name, rule.severity, rule.family_name());
-    let _ = writeln!(out, "What it finds\n{}\n", wrapped(rule.what));
-    let _ = writeln!(out, "Why it matters\n{}\n", wrapped(rule.why));
-    let _ = writeln!(out, "How to mend it\n{}", wrapped(rule.fix));
+    let heading = format!("{} {} ({}, {})", rule.code, rule.name, rule.severity, rule.family_name());
+    let parts = [("What it finds", rule.what), ("Why it matters", rule.why), ("How to mend it", rule.fix)];
+    let mut out = told(&heading, &parts, width);
     if let Some((good, bad)) = example(rule) {
         let _ = writeln!(out, "\nGood\n{}", indented(&good));
         let _ = writeln!(out, "\nBad\n{}", indented(&bad));

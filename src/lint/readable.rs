@@ -8,7 +8,7 @@ const WHO: [&str; 8] =
     ["routes", "attempts", "pool", "pools", "targets", "residency", "residency_required", "first_token_timeout_ms"];
 
 /// What the arithmetic of the dials looks at beyond [`WHO`].
-const TIMES: [&str; 12] = [
+const TIMES: [&str; 14] = [
     "deadline_ms",
     "reserve_ms",
     "max_attempts",
@@ -21,11 +21,23 @@ const TIMES: [&str; 12] = [
     "tier",
     "capacity",
     "p95_service_ms",
+    "pii",
+    "intents",
 ];
 
 /// What the arithmetic of a silent stream looks at beyond [`WHO`].
-const SILENCE: [&str; 8] =
-    ["deadline_ms", "reserve_ms", "max_attempts", "idle_timeout_ms", "failover", "failover_reason", "degrade", "tier"];
+const SILENCE: [&str; 10] = [
+    "deadline_ms",
+    "reserve_ms",
+    "max_attempts",
+    "idle_timeout_ms",
+    "failover",
+    "failover_reason",
+    "degrade",
+    "tier",
+    "pii",
+    "intents",
+];
 
 /// The keys that a rule looks at, by their names: those of which the absence or a default value would be judged.
 fn looked_at(code: &str) -> [&'static [&'static str]; 2] {

@@ -90,7 +90,7 @@ pub static UNIT: Rule = Rule {
     what: "A time is so short or so long that it looks like seconds written as milliseconds, or the other way round.",
     why: "An idle limit of 30 milliseconds cuts every healthy stream; a cooldown of 5000 seconds is 83 minutes.",
     fix: "Write the figure in the unit that the key's name says.",
-    example: Example::Policy { good: "idle_timeout_ms: 5000", bad: "idle_timeout_ms: 30" },
+    example: Example::Policy { good: "idle_timeout_ms: 3500", bad: "idle_timeout_ms: 30" },
 };
 
 /// A voice route that is too slow.

@@ -1,9 +1,15 @@
 //! Questions that several rules ask of a policy file.
 
+use std::time::Duration;
+
 use crate::diag::quoted;
 use crate::policy::DEFAULT_TIER;
 use crate::spec::document::{SpannedDoc, escape};
-use crate::spec::policy::{Attempt, PolicyFile, Route, Target};
+use crate::spec::policy::{Attempt, Pii, PolicyFile, Route, Target};
+
+/// What passes between a limit that is over and the dial after it: alarms ring late, and a machine has other things to do.
+/// An assumption, several times what the gateway needs when it is busy; a sum without it comes out a hair too short.
+pub const SLACK: Duration = Duration::from_millis(100);
 
 /// A policy file with its places.
 pub struct View<'a> {
@@ -93,6 +99,25 @@ impl<'a> View<'a> {
             tiers.push(tier);
         }
         Some(tiers)
+    }
+
+    /// The others than the one that is dialled first, with their attempts: tier number `first`, and whoever of it that is.
+    /// Those that stand in for every request, where there are any: a tier for some intents or without personal data is no help
+    /// to the rest.
+    pub fn stand_ins<'r>(
+        route: &'r Route,
+        tiers: &'r [Vec<Named<'a>>],
+        first: (usize, &str),
+    ) -> Vec<(Named<'a>, &'r Attempt, usize)> {
+        let attempts = route.attempts.iter().flatten();
+        let tiers = tiers.iter().zip(attempts).enumerate();
+        let all = tiers.flat_map(|(n, (tier, attempt))| {
+            tier.iter().filter(move |t| (n, t.name) != first).map(move |t| (*t, attempt, n))
+        });
+        let all: Vec<_> = all.collect();
+        let everybody = |a: &Attempt| a.intents.is_none() && a.pii != Some(Pii::Forbidden);
+        let of_all: Vec<_> = all.iter().filter(|(_, a, _)| everybody(a)).copied().collect();
+        if of_all.is_empty() { all } else { of_all }
     }
 
     /// Pointer of a target's key.

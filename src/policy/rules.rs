@@ -74,7 +74,7 @@ pub static REPEATED_ROUTE: Rule = Rule {
     fix: "Rename one.",
     example: Example::Policy {
         good: "\nhealth:",
-        bad: "\n  - route: support-chat\n    deadline_ms: 8000\n    max_attempts: 2\n    residency_required: [kz]\n    objectives: { recovery_ms: 8000 }\n    attempts: [{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500 }]\nhealth:",
+        bad: "\n  - route: support-chat\n    deadline_ms: 8000\n    idle_timeout_ms: 3500\n    max_attempts: 2\n    residency_required: [kz]\n    objectives: { recovery_ms: 8000 }\n    attempts: [{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500 }]\nhealth:",
     },
 };
 

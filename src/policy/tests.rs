@@ -161,7 +161,7 @@ fn numbers_that_switch_something_off_are_refused_with_their_unit() {
         // More comments than that are load, not signs of life.
         ("deadline_ms: 8000", "deadline_ms: 8000\n    keep_alive_ms: 99", "99 milliseconds"),
         ("deadline_ms: 8000", "deadline_ms: 99999999999999999999999", "milliseconds"),
-        ("idle_timeout_ms: 5000", "idle_timeout_ms: 0.5", "0.5"),
+        ("idle_timeout_ms: 3500", "idle_timeout_ms: 0.5", "0.5"),
         ("max_attempts: 3", "max_attempts: 0", "outside its range"),
     ] {
         let found = broken(good, bad);

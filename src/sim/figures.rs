@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::arrivals::Class;
 use super::recovery::Recovery;
-use super::verify::may;
+use super::verify::who_may;
 use super::world::World;
 use crate::policy::{Policy, TargetId};
 use crate::router::decision::Outcome;
@@ -169,6 +169,8 @@ pub struct Figures {
     pub ceiling_s: f64,
     per_second: f64,
     legal: Vec<Arc<[usize]>>,
+    /// Per target the classes that it may answer.
+    classes_of: Vec<Vec<usize>>,
     shares: Vec<f64>,
     switches: VecDeque<Ts>,
     up: Vec<bool>,
@@ -179,15 +181,18 @@ impl Figures {
     pub(super) fn new(policy: &Policy, classes: &[Class], per_second: f64) -> Figures {
         let targets = policy.targets.len();
         let legal_of = |class: &Class| -> Arc<[usize]> {
-            (0..targets)
-                .filter(|t| may(policy, &class.facts, TargetId(u16::try_from(*t).unwrap_or(u16::MAX))))
-                .collect()
+            let may = who_may(policy, &class.facts);
+            may.iter().enumerate().filter_map(|(target, may)| may.then_some(target)).collect()
         };
         let legal: Vec<Arc<[usize]>> = classes.iter().map(legal_of).collect();
         let first = policy.routes.first().and_then(|r| r.tiers.first()).and_then(|t| {
             let may_some = |id: &&TargetId| legal.iter().any(|l| l.contains(&usize::from(id.0)));
             t.targets.iter().find(may_some).or(t.targets.first())
         });
+        let mut classes_of = vec![Vec::new(); targets];
+        for (class, legal) in legal.iter().enumerate() {
+            legal.iter().for_each(|target| classes_of[*target].push(class));
+        }
         Figures {
             targets: policy.targets.iter().map(|t| OfTarget { name: t.name.clone(), ..OfTarget::default() }).collect(),
             single: first.map_or(0, |id| usize::from(id.0)),
@@ -219,6 +224,7 @@ impl Figures {
             up: vec![true; targets],
             since: Ts::ZERO,
             legal,
+            classes_of,
         }
     }
 
@@ -230,7 +236,7 @@ impl Figures {
     /// Another target that may answer what this one answers is up.
     pub(super) fn has_stand_in(&self, target: usize, world: &World) -> bool {
         let other = |t: &usize| *t != target && !world.is_down(*t);
-        self.legal.iter().any(|legal| legal.contains(&target) && legal.iter().any(other))
+        self.classes_of[target].iter().any(|class| self.legal[*class].iter().any(other))
     }
 
     /// Outages whose last stand-in has just gone.

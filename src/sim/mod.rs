@@ -13,6 +13,7 @@
 //! | [`scenario`], [`lessons`] | what ships: the scenario and its variants |
 //! | [`swarm`] | seeds that draw policies, worlds and outages |
 //! | [`policy_tests`] | whether a policy answers questions as its authors wrote |
+//! | [`limits`] | limits of a policy below the models' own figures |
 //! | [`cost`] | what the emergency outcome costs |
 //! | [`report`] | how it is told |
 //!
@@ -23,6 +24,7 @@ pub mod arrivals;
 pub mod cost;
 pub mod figures;
 pub mod lessons;
+pub mod limits;
 pub mod narrow;
 pub mod outages;
 pub mod policy_tests;

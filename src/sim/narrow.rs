@@ -2,6 +2,7 @@
 //! time alone does not show what was asked of whom.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -61,12 +62,36 @@ pub fn note(narrow: &[Narrow], per_second: f64) -> Option<String> {
 #[must_use]
 pub fn given_away(policy: &Arc<Policy>, load: &Load) -> f64 {
     let classes = classes(policy, load);
-    let away = classes.iter().filter(|class| {
-        let mut core = Engine::new(Arc::clone(policy), 1);
-        core.handle(Ts::ZERO, Input::Arrive { request: RequestId(0), facts: class.facts.clone() });
-        !std::iter::from_fn(|| core.poll_output()).any(|output| matches!(output, Output::Dial { .. }))
-    });
-    away.map(|class| class.share).sum()
+    // One core for all of them, not one each: a policy of thousands of routes has many classes. Each comes when the one before
+    // has left and every budget of a minute is full again, so that none takes anything from another.
+    let (mut core, mut now) = (Engine::new(Arc::clone(policy), 1), Ts::ZERO);
+    let mut away = Vec::new();
+    for (n, class) in (0u64..).zip(&classes) {
+        let request = RequestId(n);
+        core.handle(now, Input::Arrive { request, facts: class.facts.clone() });
+        if !dials(&mut core) {
+            away.push(class);
+        }
+        core.handle(now, Input::ClientGone { request, stalled: false });
+        dials(&mut core);
+        now = now + BETWEEN;
+        for _ in 0..ALARMS {
+            let Some(at) = core.poll_timeout().filter(|at| *at <= now) else { break };
+            core.handle(at, Input::Tick);
+            dials(&mut core);
+        }
+    }
+    away.iter().map(|class| class.share).sum()
+}
+
+/// Between two classes: longer than the minute of `requests_per_minute`.
+const BETWEEN: Duration = Duration::from_secs(61);
+/// Alarms of a core in which nothing goes on, between two classes, at most.
+const ALARMS: usize = 1_000;
+
+/// Takes what the core says: whether somebody is dialled.
+fn dials(core: &mut Engine) -> bool {
+    std::iter::from_fn(|| core.poll_output()).filter(|output| matches!(output, Output::Dial { .. })).count() > 0
 }
 
 /// What a reader must know of them; `None` where there are none.
@@ -110,6 +135,27 @@ mod tests {
         assert!(note.starts_with("10.0 % of the requests") && note.contains("`tools: true`"), "{note}");
         assert!(given_away(&policy(true), &load).abs() < 1e-9);
         assert_eq!(given_away_note(&policy(true), &load, 0.0), None);
+    }
+
+    /// One request a minute and one slot for 600 classes (150 routes, streamed and not, with and without tools): each is asked
+    /// on its own, whatever the others took.
+    #[test]
+    fn no_class_takes_a_slot_or_a_minute_from_another() {
+        let mut text = "version: v\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n  a: { base_url: \"https://a.example/v1\", \
+                        model: m, residency: [eu], credentials: env:K, capabilities: { tools: false }, capacity: { slots: 1, \
+                        requests_per_minute: 1, basis: assumed } }\npools:\n  p: { targets: [a] }\nroutes:\n"
+            .to_owned();
+        for n in 0..150 {
+            text += &format!(
+                "  - {{ route: r{n}, data: none, deadline_ms: 8000, tools: [look_up], attempts: [{{ pool: p, \
+                 first_token_timeout_ms: 2000, answer_timeout_ms: 4000 }}] }}\n"
+            );
+        }
+        text += "tools:\n  look_up: { side_effects: none }\n";
+        let (policy, found) = crate::policy::load("p", text.as_bytes());
+        let policy = Arc::new(policy.unwrap_or_else(|| panic!("{found:#?}")));
+        let share = given_away(&policy, &Load::default());
+        assert!((share - 0.1).abs() < 1e-9, "those with tools, and no others: {share}");
     }
 
     /// 5 requests/s of 2.6 s are 13 at one moment, and 300 a minute.

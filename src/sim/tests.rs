@@ -222,3 +222,38 @@ mod seeds {
         holds(229);
     }
 }
+
+/// Whoever asked to stop is heard after so many steps that they take no second, however many targets there are: 2^17 / 2000 = 65
+/// steps between two questions, and 2^13 of a world of two.
+#[test]
+fn a_large_world_asks_more_often_whether_to_go_on() {
+    let large = |targets: usize| {
+        let mut text = "version: v\nserial: 1\nexpires: 2100-01-01T00:00:00Z\ntargets:\n".to_owned();
+        for n in 0..targets {
+            text += &format!(
+                "  t{n}: {{ base_url: \"https://t{n}.example/v1\", model: m, residency: [eu], credentials: env:K, \
+                 domains: {{ region: r{n} }} }}\n"
+            );
+        }
+        let names: Vec<String> = (0..targets).map(|n| format!("t{n}")).collect();
+        text += &format!(
+            "pools:\n  p: {{ targets: [{}] }}\nroutes:\n  - {{ route: r, data: none, deadline_ms: 8000, attempts: [{{ pool: p, \
+             first_token_timeout_ms: 2000, answer_timeout_ms: 4000 }}] }}\n",
+            names.join(", ")
+        );
+        let (policy, found) = crate::policy::load("p", text.as_bytes());
+        let policy = policy.unwrap_or_else(|| panic!("{found:#?}"));
+        let options = Options { span: Duration::from_secs(86_400 * 30), ..Options::default() };
+        scenario::channels(&Arc::new(policy), &options)
+    };
+    for (targets, between) in [(2_000, 65), (2, 8_192)] {
+        let mut asked = 0;
+        let ran = run(&large(targets), &mut |_| {
+            asked += 1;
+            asked < 3
+        });
+        assert!(ran.stopped && asked == 3);
+        // At the beginning, then twice more; a turn is one step at most.
+        assert!(ran.steps <= 2 * between + 1, "{targets}: {} steps", ran.steps);
+    }
+}

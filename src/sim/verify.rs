@@ -78,6 +78,19 @@ pub fn may(policy: &Policy, facts: &Facts, target: TargetId) -> bool {
         && (route.no_failover.is_none() || first_lawful == Some(&target))
 }
 
+/// The same of every target, in the order of the policy. Only those of the route's own tiers are asked about: a policy may have
+/// thousands of others.
+#[must_use]
+pub fn who_may(policy: &Policy, facts: &Facts) -> Vec<bool> {
+    let mut all = vec![false; policy.targets.len()];
+    for target in policy.route(facts.route).tiers.iter().flat_map(|tier| &tier.targets) {
+        if let Some(one) = all.get_mut(usize::from(target.0)) {
+            *one = may(policy, facts, *target);
+        }
+    }
+    all
+}
+
 /// A ramp is over after this.
 fn ramp(route: &Route) -> Duration {
     route.ramp.as_ref().map_or(Duration::ZERO, |r| r.hold * u32::try_from(r.steps.len()).unwrap_or(u32::MAX))
@@ -166,9 +179,8 @@ pub(super) struct Checker {
 impl Checker {
     pub(super) fn new(policy: Arc<Policy>, classes: &[Class]) -> Checker {
         let targets = policy.targets.len();
-        let row = |class: &Class| policy.targets.iter().map(|t| may(&policy, &class.facts, t.id)).collect();
         Checker {
-            may: classes.iter().map(row).collect(),
+            may: classes.iter().map(|class| who_may(&policy, &class.facts)).collect(),
             facts: classes.iter().map(|c| c.facts.clone()).collect(),
             seen: Ring::default(),
             dials: Ring::default(),

@@ -1,6 +1,8 @@
 //! The command line as its user meets it, and the rules of the house.
 
 #[cfg(test)]
+mod advice;
+#[cfg(test)]
 mod bench;
 #[cfg(test)]
 mod house;

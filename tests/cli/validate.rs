@@ -113,7 +113,7 @@ fn the_example_validates_without_errors() {
     file(&dir, "support.yaml", SUPPORT);
     let o = run(dir.path(), &["validate", "support.yaml", "--now", NOW]);
     assert_eq!(o.status.code(), Some(0), "{}{}", out(&o), err(&o));
-    assert!(out(&o).ends_with("5 warnings, 3 info\n"), "{}", out(&o));
+    assert!(out(&o).ends_with("6 warnings, 3 info\n"), "{}", out(&o));
     assert_eq!(err(&o), "checking support.yaml\n");
     // Its golden set and its adapter's text are not in this folder: findings, never load errors.
     assert_eq!(out(&o).matches("LF114 missing-file").count(), 2);
@@ -129,7 +129,8 @@ fn the_example_validates_without_errors() {
     let text = SUPPORT
         .replace("file:/run/secrets/vendor-x", "env:VENDOR_X")
         .replace("- pool: local-reserved\n", "- pool: local-reserved\n        answer_timeout_ms: 3500\n")
-        .replace("idle_timeout_ms: 4000", "idle_timeout_ms: 3500")
+        .replace("idle_timeout_ms: 5000", "idle_timeout_ms: 3500")
+        .replace("idle_timeout_ms: 4000", "idle_timeout_ms: 1400")
         .replace("- { pool: local-reserved,", "- { pool: local-reserved, answer_timeout_ms: 2200,");
     file(&dir, "policies/support.yaml", &text);
     let o = llmfo(dir.path(), &["validate", "policies/support.yaml", "--now", NOW, "--deny", "warnings"])
@@ -358,7 +359,7 @@ fn json_is_pure_versioned_sorted_and_counts() {
     assert_eq!(o.status.code(), Some(1));
     let v: Value = serde_json::from_str(&out(&o)).unwrap();
     assert_eq!((&v["format_version"], &v["valid"]), (&1.into(), &false.into()));
-    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 5, "info": 3}));
+    assert_eq!(v["counts"], serde_json::json!({"error": 2, "warning": 6, "info": 3}));
     let lines: Vec<i64> = v["diagnostics"].as_array().unwrap().iter().map(|d| d["line"].as_i64().unwrap()).collect();
     assert!(lines.is_sorted(), "{lines:?}");
     let d = &v["diagnostics"][0];
@@ -536,10 +537,21 @@ fn explain_explains_lists_and_suggests() {
     let o = run(dir.path(), &["explain", "LF2O1"]);
     assert_eq!((o.status.code(), out(&o).as_str()), (Some(4), ""));
     assert!(err(&o).contains("did you mean LF201"), "{}", err(&o));
-    // No code is like it: the nearest by number, which today is the last one there is.
+    // A number is no slip of the finger: nothing is guessed, its family is named if there is one.
+    for code in ["LF999", "LF803x", "lf9"] {
+        let o = run(dir.path(), &["explain", code]);
+        assert_eq!(o.status.code(), Some(4));
+        assert!(err(&o).contains(&format!("there is no rule or code {code}")), "{}", err(&o));
+    }
     let o = run(dir.path(), &["explain", "LF999"]);
-    assert_eq!(o.status.code(), Some(4));
-    assert!(err(&o).contains("did you mean LF803 (expired)"), "{}", err(&o));
+    assert!(!err(&o).contains("did you mean") && !err(&o).contains("LF803"), "{}", err(&o));
+    let o = run(dir.path(), &["explain", "LF299"]);
+    let family = "its family (time-outs and attempts) has 10 rules, LF201 to LF210; `llmfo explain --list`";
+    assert!(err(&o).contains(family), "{}", err(&o));
+    let o = run(dir.path(), &["explain", "LF210"]);
+    for figure in ["deadline_ms: 8000", "reserve_ms: 1000", "first_token_timeout_ms: 2000"] {
+        assert_eq!(out(&o).matches(figure).count(), 2, "good and bad show the sum: {}", out(&o));
+    }
     let o = run(dir.path(), &["explain", "weather"]);
     assert!(!err(&o).contains("did you mean") && err(&o).contains("`llmfo explain --list`"), "{}", err(&o));
     let list = out(&run(dir.path(), &["explain", "--list"]));

@@ -17,6 +17,7 @@ use crate::error::{Expected, Result};
 use crate::exit::Exit;
 use crate::sim::cost;
 use crate::sim::lessons;
+use crate::sim::limits;
 use crate::sim::narrow;
 use crate::sim::report::{PUBLISHED, Report, Summary};
 use crate::sim::scenario::{self, ceiling_by_hand};
@@ -36,7 +37,7 @@ Examples:
   llmfo simulate --policy p.yaml --inputs inputs.jsonl   an input journal of `llmfo serve --record-inputs`, played again
   llmfo simulate --list
 
-A history is a CSV file: its first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`. What is computed how: docs/simulate.md.
+A history is a CSV file: its first line is `target,from,to,impact`, and a line of it is `one,2026-01-03T10:00:00Z,2026-01-03T10:25:00Z,major`. What is computed how: docs/simulate.md. A debug build is about ten times slower than a release build; with thousands of targets begin with --months 0.1.
 Exits 0 if every checked invariant of the core held (the objectives of the policy are shown beside the figures, not judged), 1 if one did not, 4 for an unknown scenario or a history without an outage, 5 if the sample is too small.
 ";
 
@@ -151,6 +152,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     let (mut requests, mut elapsed_s) = (0u64, 0.0);
     for n in 0..args.seeds {
         let setup = setup_of(&args, &plan, args.seed.wrapping_add(n));
+        progress.state(&format!("seed {} ({} of {}): 0 %", setup.seed, n + 1, args.seeds));
         let began = Instant::now();
         let ran = run_setup(&setup, &mut |p: SimProgress| {
             progress.state(&format!("seed {} ({} of {}): {:.0} %", setup.seed, n + 1, args.seeds, p.share * 100.0));
@@ -196,6 +198,7 @@ pub fn run(global: &Global, args: Args) -> Result<Exit> {
     report.notes.extend(narrow::note(&report.narrow, per_second));
     let load = scenario::load_of(&plan.policy);
     report.notes.extend(narrow::given_away_note(&plan.policy, &load, narrow::given_away(&plan.policy, &load)));
+    report.notes.extend(limits::note(&plan.policy, &scenario::providers_of(&plan.policy)));
     report.notes.extend(notes(&plan));
     let exit = global.term.decided(exit_of(&report));
     match args.format {

@@ -112,7 +112,9 @@ fn event_of(policy: &Policy, note: Note, now: Ts, meta: Option<&Meta>) -> Option
             request: meta.filter(|_| !probe).map(|m| m.request.clone()),
             conversation: meta.filter(|_| !probe).and_then(|m| m.conversation.clone()),
         },
-        Note::Alert { target, reason, text } => Event::Alert { target: Some(name(target)), reason, text },
+        Note::Alert { target, reason, text } => {
+            Event::Alert { target: Some(name(target)), client: None, route: None, reason, text }
+        }
         // Shown in snapshots.
         Note::Queue { .. } | Note::HedgeLost { .. } => return None,
     })

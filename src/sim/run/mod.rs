@@ -64,8 +64,16 @@ pub struct Ran {
     pub stopped: bool,
 }
 
-/// Between two calls of `tell`, in steps.
-const TELL_EVERY: u64 = 1 << 14;
+/// Between two calls of `tell`, in steps of a world of up to [`SMALL`] targets. A step of a larger one takes longer, about in
+/// proportion, so it tells more often: whoever asked to stop is not kept waiting.
+const TELL_EVERY: u64 = 1 << 13;
+/// See above.
+const SMALL: u64 = 16;
+
+/// Steps between two calls of `tell` in a world of so many targets.
+fn tell_every(targets: usize) -> u64 {
+    (TELL_EVERY * SMALL / u64::try_from(targets).unwrap_or(u64::MAX).max(SMALL)).max(1)
+}
 /// Steps without time going on that are a spin.
 const SPIN: u32 = 10_000;
 
@@ -141,10 +149,10 @@ impl<'a, C: Core> Run<'a, C> {
     fn new(setup: &'a Setup, core: C) -> Run<'a, C> {
         let classes = classes(&setup.policy, &setup.load);
         let targets = setup.policy.targets.len();
-        let used = setup.policy.targets.iter().map(|t| {
-            let holds = |tier: &crate::policy::Tier| tier.targets.contains(&t.id);
-            setup.policy.routes.iter().any(|r| r.tiers.iter().any(holds))
-        });
+        let mut used = vec![false; targets];
+        for target in setup.policy.routes.iter().flat_map(|r| &r.tiers).flat_map(|tier| &tier.targets) {
+            used[usize::from(target.0)] = true;
+        }
         Run {
             setup,
             core,
@@ -159,7 +167,7 @@ impl<'a, C: Core> Run<'a, C> {
             asked: Ring::default(),
             next_request: 1,
             serving: vec![true; targets],
-            used: used.collect(),
+            used,
             figures: Figures::new(&setup.policy, &classes, setup.load.per_second),
             checker: setup.checks.then(|| Checker::new(Arc::clone(&setup.policy), &classes)),
             classes,
@@ -235,6 +243,8 @@ impl<'a, C: Core> Run<'a, C> {
 
     /// Goes on until this time, or until `enough`. False: asked to stop.
     fn until(&mut self, end: Ts, tell: &mut dyn FnMut(Progress) -> bool, enough: impl Fn(&Run<'a, C>) -> bool) -> bool {
+        // Turns of this loop, not steps: edges of outages are none, and many targets have many.
+        let (every, mut turns) = (tell_every(self.setup.policy.targets.len()), 0u64);
         while !enough(self) {
             let edge = self.world.next_edge();
             let event = self.heap.peek().map_or(Ts::FAR, |Reverse((at, ..))| *at);
@@ -266,7 +276,8 @@ impl<'a, C: Core> Run<'a, C> {
             } else {
                 self.arrive();
             }
-            if self.steps.is_multiple_of(TELL_EVERY) {
+            turns += 1;
+            if (turns - 1).is_multiple_of(every) {
                 let share = self.now.since(Ts::ZERO).as_secs_f64() / self.setup.span.as_secs_f64().max(1e-9);
                 if !tell(Progress { share: share.min(1.0), requests: self.next_request - 1 }) {
                     return false;
