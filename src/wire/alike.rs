@@ -3,7 +3,7 @@
 //! anything but its bytes.
 
 use super::chunk::Chunk;
-use super::json;
+use super::{inner, json};
 
 /// Tries to learn from one stream. One whose chunks differ in more than their text (usage in each, padding) is read as it is.
 const LESSONS: u8 = 3;
@@ -79,11 +79,11 @@ fn only_content(data: &str) -> Option<std::ops::Range<usize>> {
     json::members(data, |m| {
         if m.key() == "choices" {
             choices += 1;
-            json::elements(m.value, |choice| {
-                json::members(choice, |m| {
+            inner::elements(m.value, |choice| {
+                inner::members(choice, |m| {
                     if m.key() == "delta" {
                         deltas += 1;
-                        json::members(m.value, |m| {
+                        inner::members(m.value, |m| {
                             if m.key() == "content" {
                                 once(&mut found, m.value);
                             }

@@ -8,7 +8,7 @@ use super::error::{self, ErrorObject};
 use super::sse::{MAX_EVENT_BYTES, SseEvent, SseReader};
 use super::stream::{Anomaly, StreamFault};
 use super::toolcall::{Calls, ToolCall};
-use super::{Secrets, Usage, json};
+use super::{Secrets, Usage, inner, json};
 
 /// What one choice of an answer says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub fn read_answer(body: &[u8], content_type: Option<&str>, secrets: &Secrets) -
     let is_object = json::members(&text, |m| match m.key().as_ref() {
         "error" => error = error::from_member(m.value, secrets),
         "choices" => {
-            has_choices = json::elements(m.value, |value| {
+            has_choices = inner::elements(m.value, |value| {
                 if facts.choices.len() == MAX_CHOICES {
                     too_many = true;
                     return;
@@ -181,7 +181,7 @@ pub fn completes(reason: &str) -> bool {
 fn read_choice(value: &str, place: u64, secrets: &Secrets) -> (AnswerChoice, Option<ErrorObject>, bool) {
     let mut choice = AnswerChoice { index: place, ..AnswerChoice::default() };
     let (mut error, mut odd) = (None, false);
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "index" => choice.index = json::unsigned(m.value).unwrap_or(place),
         "finish_reason" => {
             odd |= chunk::is_odd_finish(m.value);

@@ -10,7 +10,7 @@ use super::changes::Changes;
 use super::mask::Masked;
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
-use super::{adapt, json, kinds, rewrite};
+use super::{adapt, inner, json, kinds, rewrite};
 
 /// Deepest nesting of a body. Real ones (tool schemas) stay below a quarter of it; JSON readers give up at about this depth.
 pub const MAX_DEPTH: usize = 128;
@@ -257,7 +257,7 @@ impl ChatRequest {
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         let mut out = Vec::new();
-        json::elements(self.text_at(self.messages_at.as_ref()), |m| out.push(read_message(m)));
+        inner::elements(self.text_at(self.messages_at.as_ref()), |m| out.push(read_message(m)));
         out
     }
 
@@ -265,7 +265,7 @@ impl ChatRequest {
     #[must_use]
     pub fn system_text(&self) -> Option<String> {
         let mut found: Option<String> = None;
-        json::elements(self.text_at(self.messages_at.as_ref()), |message| {
+        inner::elements(self.text_at(self.messages_at.as_ref()), |message| {
             // Of a long conversation the rest is not read again.
             if found.is_none() {
                 let message = read_message(message);
@@ -402,7 +402,7 @@ impl Reading {
             }
             "stream" => self.stream = m.value == "true",
             "stream_options" => {
-                json::members(m.value, |o| {
+                inner::members(m.value, |o| {
                     if o.key() == "include_usage" {
                         self.include_usage = o.value == "true";
                     }
@@ -413,11 +413,11 @@ impl Reading {
             "n" => self.choices = json::unsigned(m.value).and_then(|n| u32::try_from(n.max(1)).ok()),
             "tools" => {
                 self.tool_members.push(place);
-                json::elements(m.value, |tool| self.tool(tool));
+                inner::elements(m.value, |tool| self.tool(tool));
             }
             "functions" => {
                 self.tool_members.push(place);
-                json::elements(m.value, |function| {
+                inner::elements(m.value, |function| {
                     self.old_functions = true;
                     self.function(function);
                 });
@@ -430,13 +430,13 @@ impl Reading {
             "metadata" => self.metadata(body, place, m.value),
             _ => {
                 self.messages_at = json::place(body, m.value);
-                json::elements(m.value, |message| self.message(message));
+                inner::elements(m.value, |message| self.message(message));
             }
         }
     }
 
     fn tool(&mut self, tool: &str) {
-        json::members(tool, |m| {
+        inner::members(tool, |m| {
             if m.key() == "function" {
                 self.function(m.value);
             }
@@ -444,7 +444,7 @@ impl Reading {
     }
 
     fn function(&mut self, function: &str) {
-        json::members(function, |m| match m.key().as_ref() {
+        inner::members(function, |m| match m.key().as_ref() {
             "name" if self.tools.len() == MAX_TOOLS => self.too_many = Some("tools"),
             "name" => self.tools.extend(json::filled_text(m.value)),
             "strict" if m.value == "true" => (self.strict_schema, self.strict_tools) = (true, true),
@@ -453,13 +453,13 @@ impl Reading {
     }
 
     fn response_format(&mut self, body: &str, format: &str) {
-        json::members(format, |m| match m.key().as_ref() {
+        inner::members(format, |m| match m.key().as_ref() {
             "type" => {
                 self.json_schema = m.value == "\"json_schema\"";
                 self.json_text = self.json_schema || m.value == "\"json_object\"";
             }
             "json_schema" => {
-                json::members(m.value, |s| match s.key().as_ref() {
+                inner::members(m.value, |s| match s.key().as_ref() {
                     "strict" => self.strict_schema |= s.value == "true",
                     "schema" => self.schema_at = json::place(body, s.value),
                     _ => {}
@@ -472,7 +472,7 @@ impl Reading {
     fn metadata(&mut self, body: &str, member: usize, metadata: &str) {
         let mut spans = Vec::new();
         let mut ours = Vec::new();
-        json::members(metadata, |m| {
+        inner::members(metadata, |m| {
             let n = spans.len();
             if n == MAX_MEMBERS {
                 self.too_many = Some("members of `metadata`");
@@ -506,7 +506,7 @@ impl Reading {
             return;
         }
         let (mut calls, mut by_user) = (0u32, false);
-        json::members(message, |m| match m.key().as_ref() {
+        inner::members(message, |m| match m.key().as_ref() {
             "role" => match m.value {
                 "\"user\"" => {
                     self.user_messages = self.user_messages.saturating_add(1);
@@ -516,11 +516,11 @@ impl Reading {
                 _ => {}
             },
             "tool_calls" => {
-                json::elements(m.value, |_| calls = calls.saturating_add(1));
+                inner::elements(m.value, |_| calls = calls.saturating_add(1));
             }
             "content" => {
-                json::elements(m.value, |part| {
-                    json::members(part, |p| self.images |= p.key() == "type" && is_image(p.value));
+                inner::elements(m.value, |part| {
+                    inner::members(part, |p| self.images |= p.key() == "type" && is_image(p.value));
                 });
             }
             _ => {}

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::error::{self, ErrorObject};
-use super::{Secrets, Usage, json};
+use super::{Secrets, Usage, inner, json};
 
 /// Choices that one chunk or answer may have; the API allows `n` up to 128.
 pub const MAX_CHOICES: usize = 128;
@@ -101,7 +101,7 @@ impl Chunk {
         let is_object = json::members(base, |m| match m.key().as_ref() {
             "error" => chunk.error = error::from_member(m.value, secrets),
             "choices" => {
-                json::elements(m.value, |value| {
+                inner::elements(m.value, |value| {
                     if chunk.choices.len() == MAX_CHOICES {
                         too_many = true;
                         return;
@@ -178,7 +178,7 @@ pub(crate) fn is_odd_finish(value: &str) -> bool {
 fn read_choice(value: &str, place: u64, base: &str, secrets: &Secrets) -> (Choice, Option<ErrorObject>, bool) {
     let mut choice = Choice { index: place, ..Choice::default() };
     let (mut error, mut odd) = (None, false);
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "index" => choice.index = json::unsigned(m.value).unwrap_or(place),
         "delta" => choice.delta = read_delta(m.value, base),
         "finish_reason" => {
@@ -194,7 +194,7 @@ fn read_choice(value: &str, place: u64, base: &str, secrets: &Secrets) -> (Choic
 /// Reads a delta, or the message of a whole answer, which has the same members. Places are relative to `base`.
 pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
     let mut delta = Delta::default();
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "role" => delta.role = json::filled_text(m.value),
         "content" => read_content(m.value, &mut delta),
         "refusal" => delta.refusal = json::filled_text(m.value),
@@ -202,7 +202,7 @@ pub(crate) fn read_delta(value: &str, base: &str) -> Delta {
         "audio" => delta.audio = m.value.starts_with('{') && m.value.len() > 2,
         "tool_calls" => {
             let one = |call: &str| read_call(call, base);
-            let is_list = json::elements(m.value, |call| {
+            let is_list = inner::elements(m.value, |call| {
                 // One more than there may be says that there are too many.
                 if delta.tool_calls.len() <= MAX_CALLS {
                     delta.tool_calls.push(one(call));
@@ -232,9 +232,9 @@ fn read_content(value: &str, delta: &mut Delta) {
         add(false, text);
         return;
     }
-    json::elements(value, |part| {
+    inner::elements(value, |part| {
         let (mut thinking, mut text) = (false, None);
-        json::members(part, |m| match m.key().as_ref() {
+        inner::members(part, |m| match m.key().as_ref() {
             "type" => thinking = matches!(m.value, "\"thinking\"" | "\"reasoning\""),
             "text" => text = json::filled_text(m.value),
             "thinking" => text = Some(json::filled_text(m.value).unwrap_or_else(|| m.value.to_owned())),
@@ -260,7 +260,7 @@ fn read_reasoning(value: &str, delta: &mut Delta) {
 
 fn read_call(value: &str, base: &str) -> CallFragment {
     let mut call = CallFragment { object_at: json::place(base, value).map(|r| r.start), ..CallFragment::default() };
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "index" => {
             call.index = json::unsigned(m.value);
             call.index_at = json::place(base, m.value);
@@ -277,7 +277,7 @@ fn read_call(value: &str, base: &str) -> CallFragment {
 
 fn read_function(value: &str, base: &str, call: &mut CallFragment) {
     call.function_at = json::place(base, value).map(|r| r.start).filter(|_| value.starts_with('{'));
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "name" => call.name = json::filled_text(m.value),
         "arguments" => {
             call.arguments_are_object = m.value.starts_with('{');
@@ -291,7 +291,7 @@ fn read_function(value: &str, base: &str, call: &mut CallFragment) {
 /// Reads a `usage` object. `None` if it is null or has no count.
 pub(crate) fn read_usage(value: &str) -> Option<Usage> {
     let (mut input, mut output) = (None, None);
-    json::members(value, |m| match m.key().as_ref() {
+    inner::members(value, |m| match m.key().as_ref() {
         "prompt_tokens" => input = json::unsigned(m.value),
         "completion_tokens" => output = json::unsigned(m.value),
         _ => {}

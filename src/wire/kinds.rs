@@ -2,7 +2,7 @@
 //! look like a fault of whoever gave it: `"stream": 1` streams at some servers and not at others.
 
 use super::chunk::MAX_CHOICES;
-use super::json;
+use super::{inner, json};
 
 /// What this member must be, if it is not. Members that are misread without harm to anybody are left to the target.
 pub(super) fn must_be(name: &str, value: &str) -> Option<&'static str> {
@@ -15,8 +15,8 @@ pub(super) fn must_be(name: &str, value: &str) -> Option<&'static str> {
             (null || number(value).is_some_and(fits), "a whole number from 1 to 128")
         }
         "messages" => (objects(value), "a list of objects"),
-        "tools" | "functions" => (null || json::elements(value, |_| ()), "a list"),
-        "response_format" => (null || json::members(value, |_| ()), "an object"),
+        "tools" | "functions" => (null || inner::elements(value, |_| ()), "a list"),
+        "response_format" => (null || inner::members(value, |_| ()), "an object"),
         _ => return None,
     };
     (!fits).then_some(wanted)
@@ -33,12 +33,12 @@ fn number(value: &str) -> Option<u64> {
 
 fn options(value: &str) -> bool {
     let mut fits = true;
-    json::members(value, |m| fits &= m.key() != "include_usage" || flag(m.value)) && fits
+    inner::members(value, |m| fits &= m.key() != "include_usage" || flag(m.value)) && fits
 }
 
 fn objects(value: &str) -> bool {
     let mut fits = true;
-    json::elements(value, |message| fits &= message.starts_with('{')) && fits
+    inner::elements(value, |message| fits &= message.starts_with('{')) && fits
 }
 
 #[cfg(test)]

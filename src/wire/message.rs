@@ -1,6 +1,6 @@
 //! Reading one message of a request.
 
-use super::json;
+use super::{inner, json};
 
 /// One message of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub(crate) fn is_image(kind: &str) -> bool {
 /// Reads a message leniently.
 pub(crate) fn read_message(message: &str) -> Message {
     let mut out = Message::default();
-    json::members(message, |m| match m.key().as_ref() {
+    inner::members(message, |m| match m.key().as_ref() {
         "role" => out.role = json::text(m.value).unwrap_or_default(),
         "content" => {
             if let Some(text) = json::text(m.value) {
                 out.text = text;
             } else {
-                json::elements(m.value, |part| {
-                    json::members(part, |p| match p.key().as_ref() {
+                inner::elements(m.value, |part| {
+                    inner::members(part, |p| match p.key().as_ref() {
                         "type" => out.images |= is_image(p.value),
                         "text" => {
                             if let Some(text) = json::text(p.value) {
@@ -48,8 +48,8 @@ pub(crate) fn read_message(message: &str) -> Message {
             }
         }
         "tool_calls" => {
-            json::elements(m.value, |call| {
-                json::members(call, |c| {
+            inner::elements(m.value, |call| {
+                inner::members(call, |c| {
                     if c.key() == "id" {
                         out.call_ids.extend(json::text(c.value));
                     }

@@ -9,6 +9,7 @@ pub mod changes;
 pub mod chat;
 pub mod chunk;
 pub mod error;
+mod inner;
 mod json;
 mod kinds;
 pub mod mask;
