@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Over two windows (by default 5 minutes and 30 seconds) the worse counts: the long one is steady, the short one is quick. The
-//! latency part is 1 while the 95th percentile of completed answers is at its baseline, and falls to 0 at three times that. So
+//! latency part is 1 while the 95th percentile of completed answers is at its baseline, and falls to 0 at three times that (a
+//! baseline of less than 100 ms counts as that much); a policy that gives latency no weight moves nothing for it. So
 //! the breaker takes away what fails, and health takes a part away from what is slow, gradually: a target that is slow because
 //! it is loaded gets less load instead of none, and does not swing.
 //!
@@ -23,6 +24,8 @@ use crate::units::Ts;
 const MIN_OUTCOMES: u32 = 5;
 /// The baseline is learned from so many answers where no record gives one.
 const LEARNED_FROM: usize = 200;
+/// Three times a few milliseconds is nothing that a customer feels: no baseline is lower than this.
+const BASELINE_LEAST_S: f64 = 0.1;
 /// Nothing is learned from a target that scores below this.
 const LEARN_ABOVE: f64 = 90.0;
 /// A target that serves is never left without any traffic: nothing would be seen of its recovery.
@@ -165,7 +168,7 @@ impl Health {
         self.smoothed_s =
             if self.smoothed_from == 0 { latency_s } else { self.smoothed_s + NEWEST * (latency_s - self.smoothed_s) };
         self.smoothed_from = self.smoothed_from.saturating_add(1);
-        let bin = baseline.p95_s.map(|p95| bin(latency_s / p95));
+        let bin = baseline.p95_s.map(|p95| bin(latency_s / p95.max(BASELINE_LEAST_S)));
         self.slow.answered(now, bin);
         self.fast.answered(now, bin);
         self.judge(now);
@@ -211,7 +214,8 @@ impl Health {
         // Zero: no score is so low that it costs traffic.
         let deweight = self.settings.deweight_below;
         let earned = if deweight > 0.0 { score.total / deweight } else { 1.0 };
-        earned.min(0.1 + 1.8 * score.latency_part).clamp(LEAST_SHARE, 1.0)
+        let by_latency = if self.settings.weight_latency > 0.0 { 0.1 + 1.8 * score.latency_part } else { 1.0 };
+        earned.min(by_latency).clamp(LEAST_SHARE, 1.0)
     }
 
     /// True if time alone may change something: it is judged again at each bucket's end.
@@ -360,6 +364,31 @@ mod tests {
             // A bin is ten per cent wide: half of it at three times the baseline is 0.075 of the part.
             assert!((got - part).abs() <= 0.08, "{ms} ms: {got}");
         }
+    }
+
+    #[test]
+    fn a_few_milliseconds_more_are_no_brown_out() {
+        let mut h = Health::new(Settings::default(), 2);
+        h.set_baseline(Kind::Stream, Duration::from_millis(5));
+        for _ in 0..100 {
+            answer(&mut h, Ts::from_s(1), 60);
+        }
+        assert!(close(h.share(), 1.0) && close(h.score().expect("a hundred").latency_part, 1.0), "{}", h.share());
+        // Three times a tenth of a second is felt.
+        for _ in 0..100 {
+            answer(&mut h, Ts::from_s(2), 400);
+        }
+        assert!(close(h.share(), 0.1), "{}", h.share());
+    }
+
+    #[test]
+    fn latency_without_weight_moves_nothing() {
+        let mut h = Health::new(Settings { weight_errors: 1.0, weight_latency: 0.0, ..Settings::default() }, 2);
+        h.set_baseline(Kind::Stream, Duration::from_secs(1));
+        for _ in 0..100 {
+            answer(&mut h, Ts::from_s(1), 9_000);
+        }
+        assert!(close(h.share(), 1.0), "{}", h.share());
     }
 
     #[test]
