@@ -7,6 +7,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::changes::Changes;
+use super::inner::Seen;
 use super::mask::Masked;
 use super::message::{Message, is_image, read_message};
 use super::rewrite::{Span, Splice, cuts};
@@ -430,7 +431,7 @@ impl Reading {
             "metadata" => self.metadata(body, place, m.value),
             _ => {
                 self.messages_at = json::place(body, m.value);
-                inner::elements(m.value, |message| self.message(message));
+                self.messages(m.value);
             }
         }
     }
@@ -499,24 +500,37 @@ impl Reading {
         self.metadata = Some(Metadata { member, only_ours, cuts: cuts(&spans, |n| ours.contains(&n)) });
     }
 
-    fn message(&mut self, message: &str) {
-        self.messages += 1;
-        if self.messages > MAX_MESSAGES {
-            self.too_many = Some("messages");
-            return;
-        }
+    fn messages(&mut self, all: &str) {
         let (mut calls, mut by_user) = (0u32, false);
-        inner::members(message, |m| match m.key().as_ref() {
+        inner::objects(all, |seen| match seen {
+            Seen::Member(m) if self.messages < MAX_MESSAGES => self.of_message(&m, &mut calls, &mut by_user),
+            Seen::Member(_) => {}
+            Seen::Over => {
+                self.messages += 1;
+                if self.messages > MAX_MESSAGES {
+                    self.too_many = Some("messages");
+                }
+                self.calls_of_turn = if by_user { 0 } else { self.calls_of_turn.saturating_add(calls) };
+                (calls, by_user) = (0, false);
+            }
+            Seen::Other => {
+                self.wrong.get_or_insert(("messages", kinds::OBJECTS));
+            }
+        });
+    }
+
+    fn of_message(&mut self, m: &json::Member<'_>, calls: &mut u32, by_user: &mut bool) {
+        match m.key().as_ref() {
             "role" => match m.value {
                 "\"user\"" => {
                     self.user_messages = self.user_messages.saturating_add(1);
-                    by_user = true;
+                    *by_user = true;
                 }
                 "\"tool\"" | "\"function\"" => self.tool_results = self.tool_results.saturating_add(1),
                 _ => {}
             },
             "tool_calls" => {
-                inner::elements(m.value, |_| calls = calls.saturating_add(1));
+                inner::elements(m.value, |_| *calls = calls.saturating_add(1));
             }
             "content" => {
                 inner::elements(m.value, |part| {
@@ -524,8 +538,7 @@ impl Reading {
                 });
             }
             _ => {}
-        });
-        self.calls_of_turn = if by_user { 0 } else { self.calls_of_turn.saturating_add(calls) };
+        }
     }
 }
 
@@ -543,6 +556,15 @@ mod tests {
 
     fn all() -> Changes<'static> {
         Changes { withhold: Some(&|_| true), ..Changes::default() }
+    }
+
+    #[test]
+    fn messages_that_are_no_objects_are_refused() {
+        for messages in ["[1]", "[{},null]", r#"[{"role":"user"},"hi"]"#] {
+            let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
+            let refused = ChatRequest::parse(Bytes::from(body)).unwrap_err();
+            assert_eq!(refused.message, "`messages` must be a list of objects.", "{messages}");
+        }
     }
 
     #[test]

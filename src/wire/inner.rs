@@ -2,55 +2,79 @@
 //! known to be JSON, so its parts need only be found, not proved again. A conversation's text is then proved once, and not once
 //! for each level that it lies in. Of anything else than JSON the parts are nonsense, and nothing worse.
 
-use memchr::memchr2;
-
-use super::json::Member;
+use super::json::{Member, string_end};
 
 /// The members of an object that is known to be one value of JSON. False: it is no object.
-pub(crate) fn members<'a>(object: &'a str, mut each: impl FnMut(Member<'a>)) -> bool {
-    parts(object, b'{', |text, from, to| {
+pub(crate) fn members<'a>(object: &'a str, each: impl FnMut(Member<'a>)) -> bool {
+    members_of(object, each).is_some()
+}
+
+/// The members of the object that the text begins with, whatever follows; where it ends.
+fn members_of<'a>(text: &'a str, mut each: impl FnMut(Member<'a>)) -> Option<usize> {
+    parts(text, b'{', |from| {
         let bytes = text.as_bytes();
         let key_end = string_end(bytes, from)?;
-        let colon = skip_blank(bytes, key_end);
-        let value = skip_blank(bytes, colon + 1);
+        let value = skip_blank(bytes, skip_blank(bytes, key_end) + 1);
         let end = value_end(bytes, value)?;
-        *to = end;
         each(Member { raw_key: text.get(from..key_end)?, value: text.get(value..end)? });
-        Some(())
+        Some(end)
     })
 }
 
 /// The elements of an array that is known to be one value of JSON. False: it is no array.
 pub(crate) fn elements<'a>(array: &'a str, mut each: impl FnMut(&'a str)) -> bool {
-    parts(array, b'[', |text, from, to| {
-        *to = value_end(text.as_bytes(), from)?;
-        each(text.get(from..*to)?);
-        Some(())
-    })
+    let all = parts(array, b'[', |from| {
+        let end = value_end(array.as_bytes(), from)?;
+        each(array.get(from..end)?);
+        Some(end)
+    });
+    all.is_some()
 }
 
-/// Hands each part to `part`, from where it begins; it says where it ends.
-fn parts<'a>(text: &'a str, open: u8, mut part: impl FnMut(&'a str, usize, &mut usize) -> Option<()>) -> bool {
+/// What an array of objects holds, seen in one pass: a long conversation is not looked at once for its messages, and again for
+/// what is in each.
+pub(crate) enum Seen<'a> {
+    /// A member of the object that is under way.
+    Member(Member<'a>),
+    /// The object is over.
+    Over,
+    /// An element that is no object.
+    Other,
+}
+
+/// The objects of an array that is known to be one value of JSON. False: it is no array.
+pub(crate) fn objects<'a>(array: &'a str, mut each: impl FnMut(Seen<'a>)) -> bool {
+    let all = parts(array, b'[', |from| {
+        let rest = array.get(from..)?;
+        if !rest.starts_with('{') {
+            each(Seen::Other);
+            return value_end(array.as_bytes(), from);
+        }
+        let length = members_of(rest, |m| each(Seen::Member(m)))?;
+        each(Seen::Over);
+        Some(from + length)
+    });
+    all.is_some()
+}
+
+/// Hands out where each part begins; `part` says where it ends. Where the whole ends.
+fn parts(text: &str, open: u8, mut part: impl FnMut(usize) -> Option<usize>) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = skip_blank(bytes, 0);
     if bytes.get(at) != Some(&open) {
-        return false;
+        return None;
     }
     at = skip_blank(bytes, at + 1);
-    while !matches!(bytes.get(at), None | Some(b'}' | b']')) {
-        let mut end = at;
-        if part(text, at, &mut end).is_none() {
-            return false;
-        }
-        at = skip_blank(bytes, end);
-        if bytes.get(at) == Some(&b',') {
-            at = skip_blank(bytes, at + 1);
-        } else if end == at && !matches!(bytes.get(at), Some(b'}' | b']')) {
-            // No JSON: something would have to follow.
-            return false;
+    while !matches!(bytes.get(at)?, b'}' | b']') {
+        at = skip_blank(bytes, part(at)?);
+        match bytes.get(at)? {
+            b',' => at = skip_blank(bytes, at + 1),
+            b'}' | b']' => {}
+            // No JSON.
+            _ => return None,
         }
     }
-    at < bytes.len()
+    Some(at + 1)
 }
 
 fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
@@ -82,21 +106,6 @@ fn value_end(bytes: &[u8], from: usize) -> Option<usize> {
             let length = bytes.iter().position(ends).unwrap_or(bytes.len());
             (length > 0).then_some(from + length)
         }
-    }
-}
-
-/// Behind the closing quote of the string that begins here.
-fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
-    if bytes.get(from) != Some(&b'"') {
-        return None;
-    }
-    let mut at = from + 1;
-    loop {
-        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
-        if bytes.get(at) == Some(&b'"') {
-            return Some(at + 1);
-        }
-        at += 2;
     }
 }
 
@@ -145,6 +154,20 @@ mod tests {
     }
 
     #[test]
+    fn objects_are_seen_in_one_pass() {
+        let mut seen = Vec::new();
+        let array = r#" [ {"a":1,"b":{"c":[2]}} ,{}, 7, "{", {"d":"}]"} ] "#;
+        assert!(objects(array, |one| seen.push(match one {
+            Seen::Member(m) => format!("{}={}", m.raw_key, m.value),
+            Seen::Over => "over".to_owned(),
+            Seen::Other => "other".to_owned(),
+        })));
+        let right = [r#""a"=1"#, r#""b"={"c":[2]}"#, "over", "over", "other", "other", r#""d"="}]""#, "over"];
+        assert_eq!(seen, right);
+        assert!(!objects("{}", |_| {}) && !objects("7", |_| {}));
+    }
+
+    #[test]
     fn what_is_no_json_does_no_harm() {
         for text in [
             "",
@@ -167,6 +190,7 @@ mod tests {
         ] {
             members(text, |_| {});
             elements(text, |_| {});
+            objects(text, |_| {});
         }
     }
 
@@ -200,6 +224,7 @@ mod tests {
             members(&text, |m| bytes += m.raw_key.len() + m.value.len());
             prop_assert!(bytes <= text.len());
             elements(&text, |_| {});
+            objects(&text, |_| {});
         }
     }
 }

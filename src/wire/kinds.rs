@@ -4,6 +4,9 @@
 use super::chunk::MAX_CHOICES;
 use super::{inner, json};
 
+/// What `messages` must be.
+pub(super) const OBJECTS: &str = "a list of objects";
+
 /// What this member must be, if it is not. Members that are misread without harm to anybody are left to the target.
 pub(super) fn must_be(name: &str, value: &str) -> Option<&'static str> {
     let null = value == "null";
@@ -14,9 +17,10 @@ pub(super) fn must_be(name: &str, value: &str) -> Option<&'static str> {
             let fits = |n| (1..=MAX_CHOICES as u64).contains(&n);
             (null || number(value).is_some_and(fits), "a whole number from 1 to 128")
         }
-        "messages" => (objects(value), "a list of objects"),
-        "tools" | "functions" => (null || inner::elements(value, |_| ()), "a list"),
-        "response_format" => (null || inner::members(value, |_| ()), "an object"),
+        // That they are objects is seen where they are looked at.
+        "messages" => (value.starts_with('['), OBJECTS),
+        "tools" | "functions" => (null || value.starts_with('['), "a list"),
+        "response_format" => (null || value.starts_with('{'), "an object"),
         _ => return None,
     };
     (!fits).then_some(wanted)
@@ -36,11 +40,6 @@ fn options(value: &str) -> bool {
     inner::members(value, |m| fits &= m.key() != "include_usage" || flag(m.value)) && fits
 }
 
-fn objects(value: &str) -> bool {
-    let mut fits = true;
-    inner::elements(value, |message| fits &= message.starts_with('{')) && fits
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,7 +54,7 @@ mod tests {
                 &["true", "[]", "{\"include_usage\":1}", "\"x\""],
             ),
             ("n", &["1", "128", "null", "2.0"], &["0", "129", "-1", "1.5", "\"2\"", "true", "[1]", "1e9"]),
-            ("messages", &["[]", "[{}]"], &["null", "\"hi\"", "{}", "[1]", "[{},null]"]),
+            ("messages", &["[]", "[{}]"], &["null", "\"hi\"", "{}"]),
             ("tools", &["[]", "null", "[1]"], &["{}", "\"x\"", "true"]),
             ("functions", &["[]"], &["{}"]),
             ("response_format", &["null", "{}"], &["\"json_schema\"", "[]"]),
