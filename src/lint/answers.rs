@@ -103,10 +103,20 @@ fn wait(view: &View<'_>, at: &str, who: &str, route: &Route) -> Option<Diagnosti
         if *n == first_tier { Some(spare * 2 / 3) } else { Some(spare.saturating_sub(limit(a)? / 2)) }
     });
     let most = most.max().unwrap_or_default().as_millis();
+    // The least is what makes a stand-in worth a dial. How many of its answers then come in time is for people to weigh.
+    let declared = stand_in.target.capacity.as_ref().and_then(|c| c.mean_service_ms.or(c.p95_service_ms));
+    let more = declared.map(|ms| ms.duration()).filter(|usual| *usual > least).map(|usual| {
+        format!(
+            "; {} declares {} for an answer, so slower ones are cut off there unless so much is left",
+            quoted(stand_in.name),
+            human(usual)
+        )
+    });
     let d = d.expected(format!(
-        "at least {} left: half of the stand-in's own limit, and {} for the dial",
+        "at least {} left: half of the stand-in's own limit, and {} for the dial{}",
         human(least),
-        human(SLACK)
+        human(SLACK),
+        more.unwrap_or_default()
     ));
     Some(if most == 0 {
         d.help("raise `deadline_ms`, or shorten the stand-in's limit")

@@ -293,6 +293,25 @@ fn a_key_that_cannot_be_sent_is_a_warning() {
     }
 }
 
+/// The least that makes a dial worth while is no promise: a stand-in whose answers take longer says so.
+#[test]
+fn a_stand_in_that_declares_more_than_is_left_is_told_of() {
+    let stand_in = (
+        "    capabilities: { tools: true }\n    residency: [kz]",
+        "    capabilities: { tools: true }\n    residency: [kz]\n    capacity: { slots: 8, p95_service_ms: 2500, basis: estimated }",
+    );
+    let tier = (
+        "{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 3500",
+        "{ pool: near, first_token_timeout_ms: 2000, answer_timeout_ms: 4700",
+    );
+    let found = changed(&[stand_in, tier]);
+    let expected = found.iter().find(|d| d.rule.code == "LF209").unwrap().expected.clone().unwrap();
+    assert!(
+        expected.contains("`local-b` declares 2.5 s for an answer, so slower ones are cut off there"),
+        "{expected}"
+    );
+}
+
 /// 7000 ms are there and three dials: an even share is 2333 ms. The stand-in `local-b` needs half of its 2000 ms and 100 for
 /// the dial; written here, its limit is the same: 2/3 of 6900 ms are the most.
 #[test]
