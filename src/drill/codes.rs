@@ -332,6 +332,16 @@ pub const CODES: &[Code] = &[
         ],
     ),
     code(
+        "machine_busy",
+        Invalid,
+        "the machine was busy, so what was late or failed in it says nothing",
+        [
+            "Nothing is known: a gateway on an idle machine may do well or badly.",
+            "Other programs, or the gateways themselves, left too little processor to the drill.",
+            "run it again on a machine that has less to do",
+        ],
+    ),
+    code(
         "sample_too_small",
         Invalid,
         "too little was seen for a verdict",

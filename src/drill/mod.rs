@@ -9,6 +9,7 @@ pub mod codes;
 mod codes_tests;
 pub mod evidence;
 pub mod judge;
+mod lags;
 pub mod library;
 pub mod plan;
 pub mod propose;

@@ -17,17 +17,20 @@ pub enum Reason {
     GuardLost,
     /// The drill itself stood still, and its customers with it.
     GeneratorLate,
+    /// The machine was busy: nobody stood still, and everybody was late again and again.
+    MachineBusy,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 6] = [
+    pub const ALL: [Reason; 7] = [
         Reason::LabLost,
         Reason::FaultServerLost,
         Reason::FaultLifted,
         Reason::LeaseLost,
         Reason::GuardLost,
         Reason::GeneratorLate,
+        Reason::MachineBusy,
     ];
 
     /// The code of its finding; a drill that stops for it stops by this name.
@@ -40,6 +43,7 @@ impl Reason {
             Reason::LeaseLost => "lease_lost",
             Reason::GuardLost => "guard_lost",
             Reason::GeneratorLate => "generator_late",
+            Reason::MachineBusy => "machine_busy",
         }
     }
 

@@ -1,8 +1,10 @@
 //! `[P]` What stood still around the gateway: the runner with its customers, the lab, the fault server. Each is seen about ten
 //! times a second, and a longer pause between two sights is kept. A limit that is missed by no more than such a pause, in a
-//! request that lived through it, is missed by nobody in particular.
+//! request that lived through it, is missed by nobody in particular. On a machine that is only busy nobody stands still, but each
+//! is late by a little again and again: these lags are added up ([`super::lags`]).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+use super::lags::Lags;
 use super::spoilt::{Reason, Spoilt};
 
 /// Between two looks, milliseconds.
@@ -50,9 +52,35 @@ pub struct Stalls {
     all: Vec<Stall>,
     /// From this on one is long.
     long_ms: Option<f64>,
+    /// What they were late by, each time.
+    lags: Lags,
+    /// The lags excuse too, and these seconds, in which the machine was starved.
+    busy: Option<Vec<(f64, f64)>>,
 }
 
 impl Stalls {
+    /// Somebody who was to be seen at `due_ms` was seen now.
+    pub fn late(&mut self, reason: Reason, due_ms: f64, now_ms: f64) {
+        self.lags.late(reason, due_ms, now_ms);
+    }
+
+    /// The same, where what a busy machine explains is excused as well.
+    #[must_use]
+    pub fn busy(&self) -> Stalls {
+        Stalls { busy: Some(self.lags.starved()), ..self.clone() }
+    }
+
+    /// Why nothing in a busy run can be held against its gateway, in words.
+    #[must_use]
+    pub fn said_busy(&self, since_ms: f64) -> Option<Spoilt> {
+        self.lags.said(since_ms)
+    }
+
+    /// Seconds of starvation, each with what it has set off.
+    fn starved(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.busy.iter().flatten().map(|(from, until)| (*from, until + LONG_AFTERMATH_MS))
+    }
+
     /// Somebody was seen, and the time before was so long after the one before that.
     pub fn seen(&mut self, reason: Reason, last_ms: f64, now_ms: f64) {
         if now_ms - last_ms >= KEPT_MS && self.all.len() < MOST {
@@ -70,21 +98,17 @@ impl Stalls {
     #[must_use]
     pub fn within(&self, from_ms: f64, until_ms: f64) -> f64 {
         let end = |s: &Stall| if self.is_long(s) { self.over(s) } else { s.until_ms };
-        let cut = |s: &Stall| (s.from_ms.max(from_ms), end(s).min(until_ms));
-        let mut parts: Vec<(f64, f64)> = self.all.iter().map(cut).filter(|(a, b)| a < b).collect();
-        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut sum, mut end) = (0.0, f64::NEG_INFINITY);
-        for (a, b) in parts {
-            sum += (b - a.max(end)).max(0.0);
-            end = end.max(b);
-        }
-        sum
+        let pauses = self.all.iter().map(|s| (s.from_ms, end(s))).chain(self.starved());
+        let stood = union_ms(pauses, from_ms, until_ms);
+        let late = self.busy.as_ref().map_or(0.0, |_| self.lags.within(from_ms, until_ms));
+        stood.max(late)
     }
 
     /// A request of this time met a pause, or what came of one.
     #[must_use]
     pub fn met(&self, from_ms: f64, until_ms: f64) -> bool {
-        self.all.iter().any(|s| s.from_ms < until_ms && self.over(s) > from_ms)
+        let mut all = self.all.iter().map(|s| (s.from_ms, self.over(s))).chain(self.starved());
+        all.any(|(from, over)| from < until_ms && over > from_ms)
     }
 
     /// When what it has set off is over.
@@ -128,6 +152,19 @@ impl Stalls {
         );
         Some(Spoilt::by(stall.reason, text))
     }
+}
+
+/// How much of this time lies in any of these spans.
+pub(super) fn union_ms(spans: impl Iterator<Item = (f64, f64)>, from_ms: f64, until_ms: f64) -> f64 {
+    let cut = |(a, b): (f64, f64)| (a.max(from_ms), b.min(until_ms));
+    let mut parts: Vec<(f64, f64)> = spans.map(cut).filter(|(a, b)| a < b).collect();
+    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut sum, mut end) = (0.0, f64::NEG_INFINITY);
+    for (a, b) in parts {
+        sum += (b - a.max(end)).max(0.0);
+        end = end.max(b);
+    }
+    sum
 }
 
 #[cfg(test)]

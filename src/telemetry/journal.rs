@@ -4,7 +4,7 @@
 //! file is rotated by size: `FILE` becomes `FILE.1`, `FILE.1` becomes `FILE.2` and so on, the last one is removed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,8 +95,29 @@ impl Journal {
     }
 }
 
+/// Opens it to append, on a line of its own.
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    if ends_in_half_a_line(path) {
+        // A full disk or a lost machine has left it. Behind it the next line could not be read either.
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+/// The last byte is no end of a line. Where that cannot be read (a pipe, a device, a file that may only be written) the file is
+/// taken as it is.
+fn ends_in_half_a_line(path: &Path) -> bool {
+    if !std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0) {
+        return false;
+    }
+    let last = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::End(-1))?;
+        let mut byte = [0];
+        file.read_exact(&mut byte).map(|()| byte[0])
+    };
+    last().is_ok_and(|byte: u8| byte != b'\n')
 }
 
 struct Writer {
@@ -241,6 +262,22 @@ mod tests {
         assert_eq!(seqs(&path), [8, 9]);
         assert_eq!(seqs(&dir.path().join("j.jsonl.1")), [4, 5, 6, 7]);
         assert_eq!(seqs(&dir.path().join("j.jsonl.2")), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_half_line_at_the_end_takes_no_line_of_the_next_start_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        let whole = serde_json::to_string(&*event(0)).unwrap();
+        std::fs::write(&path, format!("{whole}\n{{\"v\":1,\"half")).unwrap();
+        for seq in [1, 2] {
+            let journal = Journal::start(JournalSettings::at(&path)).unwrap();
+            journal.push(event(seq));
+            journal.close(Duration::from_secs(5));
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let read: Vec<_> = text.lines().map(|l| serde_json::from_str::<Stamped>(l).ok().map(|s| s.seq)).collect();
+        assert_eq!(read, [Some(0), None, Some(1), Some(2)], "{text}");
     }
 
     #[test]

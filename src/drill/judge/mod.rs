@@ -202,7 +202,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
                 None => judgement,
             }
         }
-        None => judgement,
+        None => pardon::failed_in_time(ev, judgement),
     })
 }
 

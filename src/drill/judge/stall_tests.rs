@@ -164,3 +164,81 @@ fn a_long_pause_excuses_nothing_that_it_cannot_explain() {
     let j = with_pause(ev, from_ms);
     assert!(j.verdict == Verdict::Fail && codes(&j).contains(&"invented_text"), "{:?}", codes(&j));
 }
+
+/// The lab was late by 45 ms at each of its looks in this time, the runner by 20 ms at looks in between.
+fn busy(ev: &mut Evidence, from_ms: u32, until_ms: u32) {
+    for at in (from_ms..until_ms).step_by(150).map(f64::from) {
+        ev.stalls.late(Reason::LabLost, at, at + 45.0);
+        ev.stalls.late(Reason::GeneratorLate, at + 60.0, at + 80.0);
+    }
+}
+
+/// 300 ms late, on a machine where 65 of each 150 ms were somebody's lag: 480 ms in the 1,100 of a request that waits for its limit.
+#[test]
+fn on_a_busy_machine_lags_add_up_to_a_limit_that_nobody_missed() {
+    let late = || {
+        let mut ev = accounted();
+        late_by(&mut ev, 300.0);
+        gateway_late_by(&mut ev, 300.0);
+        ev
+    };
+    let mut ev = late();
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    busy(&mut ev, 5000, 8000);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["machine_busy"], Verdict::Invalid));
+    ev.effects = vec![effect(1, "k"), effect(2, "k")];
+    assert_eq!(judge(&ev).verdict, Verdict::Fail, "harm is harm");
+    let mut well = accounted();
+    busy(&mut well, 5000, 8000);
+    assert_eq!(judge(&well).verdict, Verdict::Pass, "what went well went well");
+    // Busy for two seconds before, which nothing of the outage met: over more than 6 s ago.
+    let mut ev = late();
+    for r in 0..3 {
+        ev.stalls.late(Reason::LabLost, 5400.0 + 100.0 * f64::from(r), 5430.0 + 100.0 * f64::from(r));
+    }
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["slow_failover"], Verdict::Fail), "90 ms explain no 300");
+}
+
+/// Starved for a second and a half: what failed then, or for 6 s after it, may come of it. What failed earlier does not.
+#[test]
+fn a_gateway_that_fails_without_a_busy_machine_too_is_not_excused_by_it() {
+    let mut ev = accounted();
+    refuse(&mut ev.requests[40]);
+    assert_eq!(judge(&ev).verdict, Verdict::Fail);
+    let at = ev.requests[40].started_ms as u32;
+    busy(&mut ev, at - 500, at + 1000);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["machine_busy"], Verdict::Invalid));
+    refuse(&mut ev.requests[22]);
+    let j = judge(&ev);
+    assert!(codes(&j).contains(&"no_failover") && j.verdict == Verdict::Fail, "{:?}", codes(&j));
+}
+
+/// In a short drill one pause makes 5 % of the load late. Requests that failed before it are the gateway's all the same, and only
+/// these: the times of such a run say nothing.
+#[test]
+fn a_load_that_came_late_for_a_while_excuses_no_failure_before_that() {
+    let mut ev = accounted();
+    late_by(&mut ev, 300.0);
+    gateway_late_by(&mut ev, 300.0);
+    let n = ev.requests.len();
+    for r in &mut ev.requests[n - 5..] {
+        r.due_ms -= 600.0;
+    }
+    let at = ev.requests[n - 5].started_ms;
+    ev.stalls.seen(Reason::GeneratorLate, at - 700.0, at - 10.0);
+    let j = judge(&ev);
+    assert_eq!((codes(&j)[0], j.verdict), ("generator_late", Verdict::Invalid), "slow alone says nothing here");
+    let mut met = ev.clone();
+    refuse(&mut met.requests[n - 5]);
+    assert_eq!(judge(&met).verdict, Verdict::Invalid, "failed in it");
+    refuse(&mut ev.requests[22]);
+    let j = judge(&ev);
+    assert_eq!((codes(&j), j.verdict), (vec!["no_failover", "generator_late"], Verdict::Fail));
+    assert!(j.promises.iter().flat_map(|p| &p.rows).all(|r| r.verdict != Kept::Pass));
+    // Where it came late by nobody's known pause nobody can tell what lay before it.
+    ev.stalls = crate::drill::stalls::Stalls::default();
+    assert_eq!(judge(&ev).verdict, Verdict::Invalid);
+}

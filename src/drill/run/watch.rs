@@ -20,6 +20,9 @@ use crate::fault::wal::{self, Entry};
 /// counts no changes, whatever somebody else breaks and mends between two looks is not seen, so that they are short.
 const LOOK_EVERY: Duration = Duration::from_millis(stalls::TICK_MS as u64);
 
+/// The runner looks at itself more often, since that costs nothing: the lags of a busy machine are short.
+const OWN_LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// Looks whether a change was a healing of this run's own that is not over yet.
 const HEALING_LOOKS: u32 = 6;
 
@@ -31,9 +34,10 @@ impl Surroundings {
     /// Watches whether this process itself goes on, until it is dropped.
     pub(super) fn runner(&self, anchor: Anchor) -> Own {
         let mut sight = self.sight(Reason::GeneratorLate, anchor);
+        sight.every = OWN_LOOK_EVERY;
         Own(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(OWN_LOOK_EVERY).await;
                 sight.seen();
             }
         }))
@@ -41,7 +45,7 @@ impl Surroundings {
 
     /// Looks at one of them begin now.
     fn sight(&self, reason: Reason, anchor: Anchor) -> Sight {
-        Sight { around: self.clone(), reason, anchor, last_ms: anchor.elapsed_ms() }
+        Sight { around: self.clone(), reason, anchor, every: LOOK_EVERY, last_ms: anchor.elapsed_ms() }
     }
 
     /// Who stood still.
@@ -66,6 +70,8 @@ struct Sight {
     around: Surroundings,
     reason: Reason,
     anchor: Anchor,
+    /// Between two looks.
+    every: Duration,
     last_ms: f64,
 }
 
@@ -75,6 +81,7 @@ impl Sight {
         let now_ms = self.anchor.elapsed_ms();
         let mut stalls = self.around.0.lock().unwrap_or_else(PoisonError::into_inner);
         stalls.seen(self.reason, self.last_ms, now_ms);
+        stalls.late(self.reason, self.last_ms + self.every.as_secs_f64() * 1e3, now_ms);
         self.last_ms = now_ms;
     }
 }
