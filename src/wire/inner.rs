@@ -125,8 +125,8 @@ mod tests {
     }
 
     fn both(text: &'static str) {
-        let here = by(|each| members(text, |m| each(m)));
-        assert_eq!(here, by(|each| json::members(text, |m| each(m))), "{text}");
+        let here = by(|each| members(text, each));
+        assert_eq!(here, by(|each| json::members(text, each)), "{text}");
         let here = by(|each| elements(text, |value| each(Member { raw_key: "", value })));
         assert_eq!(here, by(|each| json::elements(text, |value| each(Member { raw_key: "", value }))), "{text}");
     }
