@@ -74,7 +74,7 @@ pub const CODES: &[Code] = &[
     code(
         "deadline_missed",
         Failure,
-        "no useful text and no tool call within the deadline",
+        "no useful text and no tool call within the deadline, or no end until the client gave up",
         [
             "The customer waited longer than was promised, or until the application gave up.",
             "The limits of the attempts add up to more than the deadline (a stream that falls silent uses up `idle_timeout_ms` as well), a silent target has no limit at all, or a queue holds requests that cannot be met.",

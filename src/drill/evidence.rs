@@ -129,6 +129,9 @@ pub struct FaultSpan {
 /// What was in the fault server's buffers when the injection was acknowledged may be read this much later, milliseconds.
 const PIPE_MS: f64 = 60.0;
 
+/// A customer waits so much longer than the route's deadline before giving up.
+pub const PATIENCE_MS: f64 = 1500.0;
+
 /// One injection with its outage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Window {

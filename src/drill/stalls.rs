@@ -1,7 +1,7 @@
 //! `[P]` What stood still around the gateway: the runner with its customers, the lab, the fault server. Each is seen about ten
 //! times a second, and a longer pause between two sights is kept. A limit that is missed by no more than such a pause, in a
 //! request that lived through it, is missed by nobody in particular. On a machine that is only busy nobody stands still, but each
-//! is late by a little again and again: these lags are added up ([`super::lags`]).
+//! is late by a little again and again: these lags are added up (`lags`).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use super::lags::Lags;

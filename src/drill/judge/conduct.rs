@@ -83,7 +83,14 @@ pub(super) fn check(case: &mut Case<'_>) -> Conduct {
     let ev = case.ev;
     let mut out = Conduct::default();
     let first = ev.first_injection_ms();
-    let rows: Vec<(usize, &RequestRow)> = case.counted().collect();
+    // One that its client waited out and then took elsewhere was failed all the same, unless its entry is what was broken.
+    let waited_out = |i: usize, r: &RequestRow| {
+        let broken = ev.windows.iter().any(|w| w.breaks_entry(&r.entry) && w.injecting_ms <= r.ended_ms);
+        case.trace.superseded[i] && r.end == End::GaveUp && !broken
+    };
+    let all = ev.requests.iter().enumerate();
+    let rows: Vec<(usize, &RequestRow)> =
+        all.filter(|(i, r)| !case.trace.superseded[*i] || waited_out(*i, r)).collect();
     let mut missed = Vec::new();
     for (i, r) in rows {
         let seemed = truth_of(case, i, r);
@@ -124,7 +131,11 @@ pub(super) fn check(case: &mut Case<'_>) -> Conduct {
         let lost = nothing && cut.is_some();
         if (late && !lost) || (r.end == End::GaveUp && !entry_broken && !lost) {
             let what = if r.committed_ms.is_some() && !late {
-                format!("{name}: text had begun, then silence without an end until the client gave up")
+                format!(
+                    "{name}: text had begun, then silence without an end until the client gave up after {:.0} ms{}",
+                    r.ended_ms - r.started_ms,
+                    limits_met(ev, r)
+                )
             } else {
                 let told = limits_met(ev, r);
                 format!(
@@ -190,7 +201,7 @@ fn broken_off(case: &Case<'_>, i: usize, r: &RequestRow) -> Vec<String> {
 }
 
 /// Which limits its attempts ran into, where the gateway left an account of them.
-fn limits_met(ev: &Evidence, r: &RequestRow) -> String {
+pub(super) fn limits_met(ev: &Evidence, r: &RequestRow) -> String {
     let tried = ev.decision(r).map(|d| d.record.attempts.as_slice()).unwrap_or_default();
     let ran_out = tried.iter().filter(|a| a.reason.ends_with("_timeout"));
     ran_out

@@ -66,6 +66,28 @@ fn what_was_sent_again_is_counted_once_and_said() {
     assert_eq!(again_line(&before), None);
 }
 
+/// Its client waited it out in vain and took it elsewhere: whoever was asked first has failed it all the same.
+#[test]
+fn what_was_waited_out_in_vain_is_no_less_lost_for_being_sent_again() {
+    let mut ev = good();
+    let before = judge(&ev);
+    assert_eq!((before.verdict, before.sent_again), (Verdict::Pass, 0));
+    let cut = ev.windows[0].injecting_ms;
+    let i = ev.requests.iter().position(|r| r.started_ms > cut).unwrap();
+    let mut first = request(&ev.requests[i].conversation, ev.requests[i].turn, cut - 100.0);
+    (first.end, first.last_of_turn, first.text) = (End::GaveUp, false, String::new());
+    (first.committed_ms, first.useful_text_ms, first.finish_reason) = (None, None, None);
+    first.ended_ms = first.started_ms + ev.declared.deadline_ms + PATIENCE_MS;
+    ev.requests[i].step = 1;
+    ev.requests[i].entry = "region-2".into();
+    (ev.requests[i].started_ms, ev.requests[i].due_ms) = (first.ended_ms, first.ended_ms);
+    ev.requests[i].ended_ms = first.ended_ms + 400.0;
+    ev.requests.insert(i, first);
+    let j = judge(&ev);
+    assert_eq!(j.sent_again, 1);
+    assert!(j.findings.iter().any(|f| f.code == "lost_in_flight" && f.weight == Weight::Failure), "{:?}", j.findings);
+}
+
 #[test]
 fn a_gateway_that_is_gone_is_named_with_the_next_step() {
     let mut ev = good();

@@ -55,7 +55,9 @@ fn steady(case: &mut Case<'_>) {
                 End::Complete => not_whole(case.truths[*i]).to_owned(),
                 _ => format!("{}; asked for model {}", super::conduct::end_text(r), ev.declared.route),
             };
-            format!("{}: {why}", case.name_of(*i))
+            // Its steady state had been judged by then, without those under way.
+            let late = if ev.windows.is_empty() { "" } else { "; seen when the rounds had run" };
+            format!("{}: {why}{}{late}", case.name_of(*i), super::conduct::limits_met(ev, r))
         })
         .collect();
     let turns = case.trace.turns.iter().filter(|t| inside(t.started_ms)).count();

@@ -1,7 +1,7 @@
 //! Beside the verdict: what it rests on, and the next step.
 
 use crate::drill::codes;
-use crate::drill::evidence::Evidence;
+use crate::drill::evidence::{Evidence, PATIENCE_MS};
 use crate::drill::judge::Judgement;
 use crate::drill::verdict::{Finding, Verdict, Weight};
 
@@ -113,6 +113,15 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
         "steady_state_not_met" if says("text that no provider has in its log") => {
             "start the gateway with the addresses under `providers` of this lab: another one answered".into()
         }
+        "steady_state_not_met" if !ev.windows.is_empty() => {
+            let told = cases(ev, first);
+            format!("the rounds ran before this was seen, so the cause lies in the gateway or its limits, not in the faults; {told}")
+        }
+        "deadline_missed" if says("text had begun, then silence") => format!(
+            "lower `idle_timeout_ms` of route {route} ({:.0} ms now): an answer that has begun can be taken over by nobody, so its silence must be noticed and said before the client goes ({:.0} ms)",
+            ev.declared.idle_limit_ms,
+            ev.declared.deadline_ms + PATIENCE_MS
+        ),
         "deadline_missed" | "lost_in_flight" | "no_failover" if says("ended by idle_timeout") => format!(
             "lower `idle_timeout_ms` of route {route} ({:.0} ms now): attempts that had begun and fell silent used it up, and too little of `deadline_ms` ({:.0} ms) was left for the next target",
             ev.declared.idle_limit_ms, ev.declared.deadline_ms
@@ -206,6 +215,26 @@ mod tests {
         assert!(lines[0].starts_with("why: interrupted: Ctrl-C;") && lines[1].starts_with("next: "), "{lines:?}");
         assert!(nothing.contains("ended before"), "{nothing}");
         assert!(by("max_duration").0[1].contains("limits.max_duration_s"));
+    }
+
+    #[test]
+    fn a_steady_state_that_was_seen_to_be_bad_after_the_rounds_does_not_say_that_nothing_was_broken() {
+        let quoted = "s3-1-4 turn 3 at 3.36 s: HTTP error 503 (handoff)";
+        assert!(told("steady_state_not_met", quoted, |_| {})[1].ends_with("nothing was broken yet"));
+        let lines = told("steady_state_not_met", quoted, |ev| ev.windows = vec![Default::default()]);
+        assert!(
+            lines[1].contains("the rounds ran before this was seen") && lines[1].contains("llmfo trace s3-1-4/3"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_silence_after_the_first_text_is_a_matter_of_the_idle_limit_alone() {
+        let lines = told("deadline_missed", "c1 turn 1: text had begun, then silence without an end", |ev| {
+            (ev.declared.idle_limit_ms, ev.declared.deadline_ms) = (5000.0, 3000.0);
+        });
+        assert!(lines[1].contains("`idle_timeout_ms`") && lines[1].contains("5000 ms now"), "{lines:?}");
+        assert!(lines[1].contains("4500 ms") && !lines[1].contains("next target"), "{lines:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::journal::Anchor;
-use crate::drill::evidence::DependencyFacts;
+use crate::drill::evidence::{DependencyFacts, PATIENCE_MS};
 use crate::drill::plan::Plan;
 use crate::error::Result;
 use crate::lab::topology::Topology;
@@ -12,8 +12,6 @@ use crate::load::regional::{Regional, Source};
 use crate::load::{Entry, Key, Kind, Load, Plan as Schedule, PlanSettings, Settings};
 use crate::measure::{End, RequestRow};
 
-/// A customer waits so much longer than the route's deadline before giving up.
-const GRACE: Duration = Duration::from_millis(1500);
 /// Limit of a customer's connect to an entry.
 const ENTRY_CONNECT: Duration = Duration::from_millis(500);
 /// Conversations at once.
@@ -70,7 +68,7 @@ impl Customers {
             stream_share: plan.load.stream_share.0,
             ..PlanSettings::default()
         };
-        let request_limit = Duration::from_secs_f64(plan.declared.deadline_ms.max(0.0) / 1e3) + GRACE;
+        let request_limit = Duration::from_secs_f64((plan.declared.deadline_ms.max(0.0) + PATIENCE_MS) / 1e3);
         let settings = Settings {
             entries,
             model: plan.declared.route.clone(),
