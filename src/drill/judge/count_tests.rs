@@ -88,6 +88,26 @@ fn what_was_waited_out_in_vain_is_no_less_lost_for_being_sent_again() {
     assert!(j.findings.iter().any(|f| f.code == "lost_in_flight" && f.weight == Weight::Failure), "{:?}", j.findings);
 }
 
+/// It hangs at the broken provider until the client goes: later than the deadline, and no failover.
+#[test]
+fn a_gateway_that_asks_nobody_else_is_told_to_fail_over() {
+    let mut ev = good();
+    let late = ev.declared.deadline_ms + PATIENCE_MS;
+    let hanging: Vec<usize> =
+        (0..ev.requests.len()).filter(|i| ev.window_at(ev.requests[*i].started_ms).is_some()).collect();
+    for i in &hanging {
+        let r = &mut ev.requests[*i];
+        (r.end, r.done_marker, r.finish_reason, r.text) = (End::GaveUp, false, None, String::new());
+        (r.committed_ms, r.useful_text_ms, r.ended_ms) = (None, None, r.started_ms + late);
+    }
+    let next = |ev: &Evidence| why(ev, &judge(ev)).into_iter().find(|l| l.starts_with("next: ")).unwrap();
+    assert!(!next(&ev).contains("let the gateway fail over"), "the stand-in has answered: {}", next(&ev));
+    let before = ev.clone();
+    ev.providers.retain(|p| before.broken.contains(&p.provider) || before.window_at(p.arrived_ms).is_none());
+    let told = next(&ev);
+    assert!(told.contains("let the gateway fail over") && told.contains("anybody but local-a"), "{told}");
+}
+
 #[test]
 fn a_gateway_that_is_gone_is_named_with_the_next_step() {
     let mut ev = good();

@@ -4,6 +4,7 @@ use crate::drill::codes;
 use crate::drill::evidence::{Evidence, PATIENCE_MS};
 use crate::drill::judge::Judgement;
 use crate::drill::verdict::{Finding, Verdict, Weight};
+use crate::measure::Trace;
 
 /// Findings that come of nobody standing in.
 const NOBODY: [&str; 5] = ["no_failover", "lost_in_flight", "recovery_exceeded", "deadline_missed", "handoff_rate"];
@@ -65,6 +66,15 @@ fn cases(ev: &Evidence, first: &Finding) -> String {
     )
 }
 
+/// Requests of the outage failed, and no provider that was not broken has heard of any of them.
+fn nobody_else_was_asked(ev: &Evidence) -> bool {
+    let trace = Trace::new(&ev.requests, &ev.providers);
+    let rows = ev.requests.iter().zip(&trace.seen_by);
+    let mut failed = rows.filter(|(r, _)| r.committed_ms.is_none() && ev.window_at(r.started_ms).is_some()).peekable();
+    let broken = |p: &usize| ev.providers.get(*p).is_some_and(|row| ev.broken.contains(&row.provider));
+    failed.peek().is_some() && failed.all(|(_, seen)| seen.iter().all(broken))
+}
+
 /// `s3-1-10 turn 3 step 2, ...` by the id that a journal knows it by: `s3-1-10/3`.
 fn correlation(example: &str) -> Option<String> {
     let (conversation, rest) = example.split_once(" turn ")?;
@@ -121,6 +131,11 @@ fn next(ev: &Evidence, j: &Judgement, first: &Finding) -> Option<String> {
             "lower `idle_timeout_ms` of route {route} ({:.0} ms now): an answer that has begun can be taken over by nobody, so its silence must be noticed and said before the client goes ({:.0} ms)",
             ev.declared.idle_limit_ms,
             ev.declared.deadline_ms + PATIENCE_MS
+        ),
+        "deadline_missed" if !says(" ended by ") && nobody_else_was_asked(ev) => format!(
+            "let the gateway fail over: of the requests that began in the outage and had nothing of use, not one reached anybody but {}; a limit must end the wait there ({:.0} ms are there for all of it), and another target must be asked",
+            ev.broken.join(" or "),
+            ev.declared.deadline_ms
         ),
         "deadline_missed" | "lost_in_flight" | "no_failover" if says("ended by idle_timeout") => format!(
             "lower `idle_timeout_ms` of route {route} ({:.0} ms now): attempts that had begun and fell silent used it up, and too little of `deadline_ms` ({:.0} ms) was left for the next target",
