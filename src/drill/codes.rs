@@ -364,11 +364,11 @@ pub const CODES: &[Code] = &[
     code(
         "lab_lost",
         Invalid,
-        "the lab ended or did not answer, so nothing in this run can be held against the gateway",
+        "the lab ended, did not answer or stood still, so nothing in this run can be held against the gateway",
         [
             "Nothing is known: nobody can say what the providers wrote. Harm that was proven before stays harm.",
             "The lab was killed or stopped, or the machine stood still.",
-            "run it again, with nobody else at the lab; logs/lab.log says how it ended",
+            "run it again on a quieter machine, with nobody else at the lab; logs/lab.log says how it ended",
         ],
     ),
     code(
@@ -384,11 +384,11 @@ pub const CODES: &[Code] = &[
     code(
         "fault_server_lost",
         Invalid,
-        "the fault server did not answer, so nothing in this run can be held against the gateway",
+        "the fault server did not answer or stood still, so nothing in this run can be held against the gateway",
         [
             "Nothing is known: every path leads through that server, and it was not there.",
             "The fault server was killed, stopped, or starved.",
-            "run it again, with nobody else at the lab; `llmfo drill clean` says whether anything is left broken",
+            "run it again on a quieter machine, with nobody else at the lab; `llmfo drill clean` says whether anything is left broken",
         ],
     ),
     code(

@@ -198,7 +198,7 @@ pub fn judge(ev: &Evidence) -> Judgement {
         // A gateway that did well all the same did well.
         None if judgement.verdict == Verdict::Fail && harm(&judgement.findings).is_empty() => {
             match pardon::pardoned(ev) {
-                Some(slow) => unjudged(&slow, Vec::new(), judgement),
+                Some(slow) => unjudged(&pardon::of_what(slow, &judgement), Vec::new(), judgement),
                 None => judgement,
             }
         }

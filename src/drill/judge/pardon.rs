@@ -69,6 +69,16 @@ pub(super) fn pardoned(ev: &Evidence) -> Option<Spoilt> {
     })
 }
 
+/// The same, with what it excuses: people must see what the run would have failed by.
+pub(super) fn of_what(why: Spoilt, judgement: &Judgement) -> Spoilt {
+    let failures = judgement.findings.iter().filter(|f| f.weight == Weight::Failure);
+    let told: Vec<String> = failures
+        .take(3)
+        .map(|f| format!("{} ({})", f.code, f.examples.first().map_or("no case", String::as_str)))
+        .collect();
+    Spoilt { text: format!("{}; excused by it: {}", why.text, told.join(", ")), ..why }
+}
+
 /// Findings that one request is enough for: whether it came late or in time, nobody answered it.
 const OF_ONE: [&str; 3] = ["no_failover", "lost_in_flight", "failed_after_restore"];
 
