@@ -89,7 +89,8 @@ pub struct Judgement {
     pub phases: BTreeMap<String, PhaseFacts>,
     /// Requests that ended without a word because the path in front of their own gateway broke under them.
     pub with_their_gateway: usize,
-    /// Requests that the customer's own application sent again at another entry. They are in no other figure.
+    /// Requests that the customer's own application sent again at another entry. Of them only those that were waited
+    /// out in vain are in another figure: `lost_in_flight` and `deadline_missed`.
     pub sent_again: usize,
     /// By intent, over whole answers of the stand-ins: how many broke an invariant, and how many there were.
     pub intents: BTreeMap<String, (usize, usize)>,
